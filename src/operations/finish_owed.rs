@@ -25,11 +25,10 @@ use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::{Deferral, Refusal};
 use crate::ledger::audit_queries::{self, OwedCopyKey, RecordedCopy};
-use crate::ledger::{CopyKey, Database, statistics, time_span};
+use crate::ledger::{Database, statistics, time_span};
 use crate::mailbox::MailboxFailure;
 use crate::site::Site;
 use std::collections::{BTreeSet, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing::{info, warn};
@@ -50,6 +49,8 @@ const IN_A_ROW: u32 = 3;
 /// After this number of users whose logins are refused, while no login succeeds, a user who recently received mail is tried. If
 /// that login is refused too, our own account is, and the run ends: a server may lock out a client that continues.
 const REFUSED: usize = 3;
+/// How many copies a run tries of each of the [groups](in_turns) at most. The next run continues with the rest.
+const MOST_OF_A_GROUP: usize = 5_000;
 /// How much longer than its delivery a copy may take, for the ledger's query before and its update after.
 const AROUND_A_DELIVERY: Duration = Duration::from_secs(30);
 
@@ -115,8 +116,7 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
     let plan = Plan::now(site, ledger.as_mut())?;
     let mut run = OwedRun::default();
     let mut shown = FailureTracker::default();
-    let mut turns = Turns::of(&plan, ledger.as_mut())?;
-    while let Some(owed) = turns.next(ledger.as_mut())? {
+    for owed in in_turns(&plan, ledger.as_mut())? {
         if shown.should_skip(&owed) {
             run.passed_over += 1;
             continue;
@@ -129,12 +129,15 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
             run.problem = Some(problem);
             break;
         }
-        try_to_finish(site, &owed, ledger.as_mut(), &mut shown, &mut run);
+        if let Err(error) = try_to_finish(site, &owed, ledger.as_mut(), &mut shown, &mut run) {
+            run.problem = Some(error.to_string());
+            break;
+        }
         if shown.may_be_our_account() {
             (watched.may_take)(site.deadline() + AROUND_A_DELIVERY);
             shown.let_in = lets_in_another(site, ledger.as_mut(), &shown.refused)?;
         }
-        run.problem = run.problem.or_else(|| shown.problem());
+        run.problem = shown.problem();
         if run.problem.is_some() {
             break;
         }
@@ -147,46 +150,37 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
 }
 
 /// Tries to finish one copy, and counts the result.
+///
+/// # Errors
+/// If the database fails: every other copy would fail too.
 fn try_to_finish(
     site: &Site,
     owed: &OwedCopyKey,
     ledger: &mut dyn Database,
     shown: &mut FailureTracker,
     run: &mut OwedRun,
-) {
-    let begun = match audit_queries::begin_try(ledger, &owed.key) {
-        Ok(true) => audit_queries::by_key(ledger, &owed.key),
-        Ok(false) => Ok(None),
-        Err(error) => Err(error),
-    };
-    let copy = match begun {
-        Ok(Some((copy, false))) => copy,
-        Ok(Some((_, true)) | None) => {
-            run.there_already += 1;
-            return;
-        }
-        Err(error) => {
-            run.problem = Some(error.to_string());
-            return;
-        }
+) -> Result<(), RedeliveryError> {
+    let is_owed = audit_queries::begin_try(ledger, &owed.key)?;
+    let copy = if is_owed { audit_queries::by_key(ledger, &owed.key)? } else { None };
+    let Some((copy, false)) = copy else {
+        run.there_already += 1;
+        return Ok(());
     };
     let (user, mailbox, message_id) = (&copy.user, &copy.mailbox, &copy.message_id);
-    match finish(site, &copy, shown) {
-        Ok(ReplayOutcome::Delivered(_)) => {
+    match finish(site, &copy, shown)? {
+        ReplayOutcome::Delivered(_) => {
             info!(message_id, user, mailbox, "an owed copy is finished");
             run.finished += 1;
         }
-        Ok(ReplayOutcome::AlreadyThere) => run.there_already += 1,
-        Ok(ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why)) => {
+        ReplayOutcome::AlreadyThere => run.there_already += 1,
+        ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) => {
             warn!(message_id, user, mailbox, why, "a copy is still owed");
             run.failed += 1;
             run.first_failure.get_or_insert_with(|| format!("{message_id} for {mailbox} of {user}: {why}"));
-            if let Err(error) = audit_queries::still_owed(ledger, &owed.key, &why) {
-                run.problem = Some(error.to_string());
-            }
+            audit_queries::still_owed(ledger, &owed.key, &why)?;
         }
-        Err(why) => run.problem = Some(why),
     }
+    Ok(())
 }
 
 /// Whether the store accepts a login for a user who recently received mail. If not, our own account is refused. The users who
@@ -235,65 +229,39 @@ impl Plan {
     }
 }
 
-/// All owed copies in the order of their last tries, a page at a time, without those tried since the run began.
-#[derive(Default)]
-struct Pages {
-    page: VecDeque<OwedCopyKey>,
-    /// The last try and the key of the last row that was read; `None` before the first row.
-    after: Option<(i64, CopyKey)>,
-    ended: bool,
-}
-
-impl Pages {
-    fn next(&mut self, began: i64, ledger: &mut dyn Database) -> Result<Option<OwedCopyKey>, DatabaseError> {
-        while self.page.is_empty() && !self.ended {
-            let after = self.after.as_ref().map_or((0, &[][..]), |(last_try, key)| (*last_try, &key.as_bytes()[..]));
-            self.page = audit_queries::owed_after(ledger, after)?.into();
-            match self.page.back() {
-                Some(last) => self.after = Some((last.last_try, last.key)),
-                None => self.ended = true,
-            }
-            // A last try in the future means that a clock was set back: such a copy is due.
-            let now = time_span::now(ledger)?;
-            self.page.retain(|owed| owed.last_try <= began || owed.last_try > now);
-        }
-        Ok(self.page.pop_front())
-    }
-}
-
 /// The due copies in the order of their tries. Four groups take turns. The groups are the untried copies and those tried longest
 /// ago, each for users who recently received mail and for all others.
-struct Turns<'a> {
-    plan: &'a Plan,
-    /// Users who recently received mail.
-    known: BTreeSet<String>,
-    /// The first group has the next turn. `bool`: whether its users are known.
-    groups: [(Due, bool, Pages); 4],
-}
-
-impl<'a> Turns<'a> {
-    fn of(plan: &'a Plan, ledger: &mut dyn Database) -> Result<Self, DatabaseError> {
-        let groups = [(Due::Untried, true), (Due::Untried, false), (Due::Tried, true), (Due::Tried, false)];
-        let groups = groups.map(|(due, known)| (due, known, Pages::default()));
-        let known = match statistics::owed_copies(ledger, None)? {
-            0 => BTreeSet::new(),
-            _ => audit_queries::lately_delivered_to(ledger)?,
-        };
-        Ok(Self { plan, known, groups })
-    }
-
-    fn next(&mut self, ledger: &mut dyn Database) -> Result<Option<OwedCopyKey>, DatabaseError> {
-        for _ in 0..self.groups.len() {
-            self.groups.rotate_left(1);
-            let [.., (due, known, pages)] = &mut self.groups;
-            while let Some(owed) = pages.next(self.plan.began, ledger)? {
-                if self.plan.due(&owed) == Some(*due) && self.known.contains(&owed.user) == *known {
-                    return Ok(Some(owed));
-                }
+fn in_turns(plan: &Plan, ledger: &mut dyn Database) -> Result<Vec<OwedCopyKey>, DatabaseError> {
+    let known = match statistics::owed_copies(ledger, None)? {
+        0 => BTreeSet::new(),
+        _ => audit_queries::lately_delivered_to(ledger)?,
+    };
+    let mut groups: [VecDeque<OwedCopyKey>; 4] = Default::default();
+    let mut after: Option<OwedCopyKey> = None;
+    loop {
+        let from = after.as_ref().map_or((0, &[][..]), |last| (last.last_try, &last.key.as_bytes()[..]));
+        let page = audit_queries::owed_after(ledger, from)?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.clone());
+        for owed in page {
+            let [untried, untried_strangers, tried, tried_strangers] = &mut groups;
+            let group = match (plan.due(&owed), known.contains(&owed.user)) {
+                (None, _) => continue,
+                (Some(Due::Untried), true) => untried,
+                (Some(Due::Untried), false) => untried_strangers,
+                (Some(Due::Tried), true) => tried,
+                (Some(Due::Tried), false) => tried_strangers,
+            };
+            if group.len() < MOST_OF_A_GROUP {
+                group.push_back(owed);
             }
         }
-        Ok(None)
     }
+    let mut order = Vec::new();
+    while groups.iter().any(|group| !group.is_empty()) {
+        order.extend(groups.iter_mut().filter_map(VecDeque::pop_front));
+    }
+    Ok(order)
 }
 
 /// Whether a run has tried to finish a copy. The times are in microseconds.
@@ -354,13 +322,9 @@ impl FailureTracker {
         self.users.contains(&copy.user) || self.recipients.contains(&copy.recipient)
     }
 
-    /// Records that a copy did not fail, or failed for a reason of its own.
-    fn nothing(&mut self) {
-        self.in_a_row = 0;
-    }
-
-    /// Records the mailboxes that failed for a copy: the copy's own, or those that should have provided its message.
-    fn failed(&mut self, copy: &RecordedCopy, mailboxes: &[(String, MailboxFailure)]) {
+    /// Records the mailboxes that failed for a copy: the copy's own, or those that should have provided its message. None, if the
+    /// copy did not fail, or failed for a reason of its own.
+    fn note(&mut self, copy: &RecordedCopy, mailboxes: &[(String, MailboxFailure)]) {
         let blames = || mailboxes.iter().map(|(user, failure)| (user, FailureScope::of(*failure)));
         let any = |blame: FailureScope| blames().any(|(_, one)| one == blame);
         self.in_a_row = if any(FailureScope::Store) || any(FailureScope::Mailbox) { self.in_a_row + 1 } else { 0 };
@@ -396,38 +360,28 @@ impl FailureTracker {
 }
 
 /// Tries to finish a copy, and records what that shows about the store.
-///
-/// # Errors
-/// If the database fails: every other copy would fail too.
-fn finish(site: &Site, copy: &RecordedCopy, shown: &mut FailureTracker) -> Result<ReplayOutcome, String> {
+fn finish(site: &Site, copy: &RecordedCopy, shown: &mut FailureTracker) -> Result<ReplayOutcome, RedeliveryError> {
     let deadline = Deadline::after(site.deadline());
-    // A panic of one delivery is logged; the next delivery may succeed.
-    let ended = catch_unwind(AssertUnwindSafe(|| redelivery::finish(site, copy, deadline)));
-    let error = match ended {
-        Ok(Ok(manner)) => {
-            shown.let_in = true;
-            shown.nothing();
-            return Ok(manner.into());
+    ReplayOutcome::guarded(|| {
+        let ended = redelivery::finish(site, copy, deadline);
+        let mailboxes = match &ended {
+            Err(RedeliveryError::Refused(Refusal::Deferred(Deferral::Mailbox(failed) | Deferral::Unknown(failed)))) => {
+                vec![(copy.user.clone(), failed.failure)]
+            }
+            Err(RedeliveryError::OutOfReach(out_of_reach)) => out_of_reach.mailboxes.clone(),
+            Ok(_) | Err(_) => Vec::new(),
+        };
+        shown.let_in |= ended.is_ok();
+        shown.note(copy, &mailboxes);
+        match ended {
+            Ok(manner) => Ok(manner.into()),
+            Err(
+                error @ (RedeliveryError::Database(_)
+                | RedeliveryError::Refused(Refusal::Deferred(Deferral::Database(_)))),
+            ) => Err(error),
+            Err(error) => Ok(error.into()),
         }
-        Ok(Err(error)) => error,
-        Err(_) => {
-            shown.nothing();
-            return Ok(ReplayOutcome::internal_error());
-        }
-    };
-    match &error {
-        RedeliveryError::Database(_) | RedeliveryError::Refused(Refusal::Deferred(Deferral::Database(_))) => {
-            return Err(error.to_string());
-        }
-        RedeliveryError::Refused(Refusal::Deferred(Deferral::Mailbox(failed) | Deferral::Unknown(failed))) => {
-            shown.failed(copy, &[(copy.user.clone(), failed.failure)]);
-        }
-        RedeliveryError::OutOfReach(out_of_reach) => shown.failed(copy, &out_of_reach.mailboxes),
-        RedeliveryError::Refused(_) | RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_) => {
-            shown.nothing();
-        }
-    }
-    Ok(error.into())
+    })
 }
 
 #[cfg(test)]

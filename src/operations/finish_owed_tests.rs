@@ -104,16 +104,10 @@ fn fill(ledger: &mut dyn Database, kind: &str, number: u32, user: &str, state: &
 
 /// The users whose copies are tried, in their order.
 fn order(plan: &Plan, ledger: &mut dyn Database) -> Vec<String> {
-    let mut turns = Turns::of(plan, ledger).unwrap();
-    let mut order = Vec::new();
-    while let Some(owed) = turns.next(ledger).unwrap() {
-        assert!(audit_queries::begin_try(ledger, &owed.key).unwrap());
-        order.push(owed.user);
-    }
-    order
+    in_turns(plan, ledger).unwrap().into_iter().map(|owed| owed.user).collect()
 }
 
-/// There is more than one page of each kind. No copy is tried twice, though its last try becomes later during the run.
+/// There is more than one page of each kind.
 #[test]
 fn what_was_never_tried_and_what_was_have_their_turns() {
     let folder = tempfile::tempdir().unwrap();
@@ -153,7 +147,7 @@ fn strangers_who_have_never_got_anything_hold_up_nobody_who_has() {
 fn shown(failures: &[(&str, MailboxFailure)]) -> FailureTracker {
     let mut shown = FailureTracker::default();
     for (user, failure) in failures {
-        shown.failed(&copy(user, "doug"), &[((*user).into(), *failure)]);
+        shown.note(&copy(user, "doug"), &[((*user).into(), *failure)]);
     }
     shown
 }
@@ -179,8 +173,8 @@ fn a_store_that_fails_ends_a_run_and_one_user_does_not() {
     assert!(shown(&hangs).problem().is_some());
     assert!(shown(&hangs[..1]).should_skip(&owed("a", "doug")));
     let mut one_is_fine = shown(&hangs[..2]);
-    one_is_fine.nothing();
-    one_is_fine.failed(&copy("c", "doug"), &[("c".into(), TimedOut)]);
+    one_is_fine.note(&copy("c", "doug"), &[]);
+    one_is_fine.note(&copy("c", "doug"), &[("c".into(), TimedOut)]);
     assert_eq!(one_is_fine.problem(), None);
     assert_eq!(shown(&[("a", TimedOut), ("b", OverQuota), ("c", TimedOut), ("d", TimedOut)]).problem(), None);
     assert!(!shown(&[("b", OverQuota)]).should_skip(&owed("b", "doug")));
@@ -191,7 +185,7 @@ fn a_store_that_fails_ends_a_run_and_one_user_does_not() {
 fn a_mailbox_that_cannot_be_read_rules_out_what_would_be_read_from_there() {
     use MailboxFailure::{AccessDenied, Local};
     let mut shown = FailureTracker::default();
-    shown.failed(&copy("lisa", "doug@x"), &[("doug".into(), AccessDenied), ("kim".into(), Local)]);
+    shown.note(&copy("lisa", "doug@x"), &[("doug".into(), AccessDenied), ("kim".into(), Local)]);
     assert!(shown.should_skip(&owed("lisa", "doug@x")) && shown.should_skip(&owed("doug", "kim@x")));
     assert!(!shown.should_skip(&owed("lisa", "kim@x")) && !shown.should_skip(&owed("kim", "lisa@x")));
 }

@@ -17,7 +17,6 @@ use crate::lock::LockName;
 use crate::message::{Identity, Role};
 use crate::site::Site;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -245,12 +244,11 @@ pub(crate) fn deliver_again(
     let outcome = match found {
         _ if stop.load(Ordering::Relaxed) => ReplayOutcome::Deferred("it was ended early".into()),
         RedeliverableCopy::Tried(known) => {
-            // A panic of one delivery is logged; the next delivery may succeed.
-            let replayed = catch_unwind(AssertUnwindSafe(|| {
+            let came = ReplayOutcome::guarded(|| {
                 let mut database = site.open_database(None, Deadline::after(site.deadline()))?;
-                Ok::<_, DatabaseError>(replayed(site, database.as_mut(), *known, false).0)
-            }));
-            replayed.map_or_else(|_| ReplayOutcome::internal_error(), |came| came.unwrap_or_else(Into::into))
+                Ok(replayed(site, database.as_mut(), *known, false).0)
+            });
+            came.unwrap_or_else(DatabaseError::into)
         }
         RedeliverableCopy::Recorded(recorded) => {
             let how = if request.kind == RedeliveryKind::Restore { redelivery::restore } else { redelivery::finish };

@@ -14,7 +14,6 @@ use crate::operations::audit::{self, Audit};
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
 use std::fmt::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use thiserror::Error;
 
 /// [`finish`] or [`restore`].
@@ -90,15 +89,13 @@ pub fn lost(
 /// If our role may not read the ledger: every copy would fail for the same reason.
 pub(crate) fn redeliver(site: &Site, copy: &RecordedCopy, how: Redelivery) -> Result<ReplayOutcome, DatabaseError> {
     let deadline = Deadline::after(site.deadline());
-    // A panic of one delivery is logged; the next delivery may succeed.
-    match catch_unwind(AssertUnwindSafe(|| how(site, copy, deadline))) {
-        Ok(Ok(manner)) => Ok(manner.into()),
+    ReplayOutcome::guarded(|| match how(site, copy, deadline) {
+        Ok(manner) => Ok(manner.into()),
         // The deliveries' role may not read sources, but the role for people may.
-        Ok(Err(RedeliveryError::SourcesDenied(error))) => Err(error),
-        Ok(Err(RedeliveryError::Database(error))) if error.failure == DatabaseFailure::AccessDenied => Err(error),
-        Ok(Err(error)) => Ok(error.into()),
-        Err(_) => Ok(ReplayOutcome::internal_error()),
-    }
+        Err(RedeliveryError::SourcesDenied(error)) => Err(error),
+        Err(RedeliveryError::Database(error)) if error.failure == DatabaseFailure::AccessDenied => Err(error),
+        Err(error) => Ok(error.into()),
+    })
 }
 
 /// Finishes a copy that is owed. The author was authenticated when the message arrived.

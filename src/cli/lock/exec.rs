@@ -5,7 +5,6 @@ use super::{Ended, complain, exit, fail, list, program_name};
 use crate::cli::duration;
 use crate::cli::site_options::SiteOptions;
 use crate::operations::lock_holder::{LockRequest, lock_of_program};
-use crate::operations::locks::LockEntry;
 use clap::Args;
 use std::ffi::OsString;
 use std::io;
@@ -44,8 +43,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         ProgramOutcome::Ended(status) => exit(u8::try_from(status).unwrap_or(u8::MAX)),
         ProgramOutcome::Busy(holder) => {
             // A second query: MySQL's own answer has only the session, unless the list has more.
-            let entry = list::holder(&arguments.site, &lock).or(holder.map(LockEntry::from));
-            let who = entry.map_or_else(|| "somebody who has released it since".into(), |entry| list::who(&entry));
+            let listed = list::holder(&arguments.site, &lock).map(|entry| list::who(&entry));
+            let who = listed.or_else(|| holder.map(|holder| holder.to_string()));
+            let who = who.unwrap_or_else(|| "somebody who has released it since".into());
             Err(fail(arguments.busy_code, format!("{name}: held by {who}")))
         }
         ProgramOutcome::Lost(why) => {

@@ -1,6 +1,7 @@
 //! `lock list` and `lock try`: who holds a lock, and who waits for one. The query takes no lock.
 
 use super::{Ended, Failure, fail, program_name};
+use crate::base::timestamp::span;
 use crate::cli::progress::Progress;
 use crate::cli::site_options::{QueryOptions, SiteOptions};
 use crate::cli::{Columns, or_dash, print};
@@ -70,19 +71,12 @@ pub(super) fn holder(site: &SiteOptions, lock: &LockName) -> Option<LockEntry> {
 const COLUMNS: Columns<LockEntry, 7> = [
     ("LOCK", |entry| entry.name.clone().unwrap_or_else(|| format!("key {}", entry.lock))),
     ("STATE", |entry| if entry.waits { "waits" } else { "holds" }.into()),
-    ("AGE", |entry| or_dash(entry.age.map(age))),
+    ("AGE", |entry| or_dash(entry.age.map(span))),
     ("WHO", |entry| or_dash(entry.application.as_ref())),
     ("HOST", |entry| or_dash(entry.host.as_ref())),
     ("PID", |entry| or_dash(entry.pid)),
     ("SESSION", |entry| or_dash(entry.session)),
 ];
-
-/// Whole seconds, or tenths below ten seconds.
-fn age(age: Duration) -> String {
-    let step = if age < Duration::from_secs(10) { 100 } else { 1000 };
-    let shown = u64::try_from(age.as_millis()).unwrap_or(u64::MAX) / step * step;
-    humantime::format_duration(Duration::from_millis(shown)).to_string()
-}
 
 /// The holder of a lock, in one line.
 pub(super) fn who(LockEntry { host, pid, session, age, application, .. }: &LockEntry) -> String {

@@ -191,7 +191,7 @@ impl FileLocks {
 
 /// The text of `/proc/locks`, read several times. A text longer than a page takes several read calls. A lock that is
 /// released between two of these shifts the later ones, so that one may be missing (Linux, `fs/seq_file.c`, `fs/locks.c`).
-pub(crate) fn kernels_locks() -> io::Result<String> {
+fn kernels_locks() -> io::Result<String> {
     (0..3).map(|_| fs::read_to_string("/proc/locks")).collect()
 }
 
@@ -232,7 +232,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 /// The holder that the lock's file names. Between the lock and the write of the note, that is nobody, or the previous
 /// holder.
-pub(crate) fn read_note(file: &mut File) -> Option<Note> {
+fn read_note(file: &mut File) -> Option<Note> {
     let mut text = Vec::new();
     file.take(NOTE_LIMIT).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()

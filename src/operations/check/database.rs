@@ -78,22 +78,16 @@ fn epoch(database: &mut dyn Database, queue_lifetime: Duration) -> Found {
                     already is not looked for by itself";
         return Ok(vec![warning(what, "the server does not tell it", fix)]);
     };
-    let found = match (epoch.is_unwritten(), epoch.began()) {
-        (true, None) => format!("{present}: the first"),
-        (true, Some(_)) => format!("{present}: another one than before; the next delivery writes that down"),
-        (false, None) => format!("{present}: the first; nothing was forgotten"),
-        (false, Some(began)) => {
-            let now = time_span::now(database)?;
-            let since = now.saturating_sub(time_span::microseconds(began));
+    let found = match epoch.began() {
+        None => format!("{present}: the first; nothing was forgotten"),
+        Some(_) if epoch.is_unwritten() => {
+            format!("{present}: another one than before; the next delivery writes that down")
+        }
+        Some(began) => {
+            let since = time_span::now(database)?.saturating_sub(time_span::microseconds(began));
             let until = since.saturating_add(time_span::microseconds(looked_for(queue_lifetime)));
-            let [notified_since, notified_until] = [since, until].map(timestamp::time_text);
-            if until < now {
-                format!("{present}, since {notified_since}; what came before was looked for until {notified_until}")
-            } else {
-                format!(
-                    "{present}, since {notified_since}; until {notified_until}, what came before is looked for before it is appended"
-                )
-            }
+            let [since, until] = [since, until].map(timestamp::time_text);
+            format!("{present}, since {since}; what came before is looked for before it is appended, until {until}")
         }
     };
     Ok(vec![good(what, found)])

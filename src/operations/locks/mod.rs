@@ -1,15 +1,14 @@
 //! A snapshot of the holders of locks and of those who wait for one. It may be outdated when it is read.
 //!
 //! The server knows the holder of a lock, and the ledger knows the Message-ID that gives the lock its name. PostgreSQL lists all
-//! locks of a database. MySQL and MariaDB answer for one name at a time: each that the ledger knows, and the requested one.
+//! locks of a database. The other engines answer for one name at a time: each that the ledger knows, and the requested one.
 
-mod file;
-mod mysql;
+mod by_name;
 mod postgres;
 
 use crate::database::{DatabaseError, Dialect};
 use crate::ledger::Database;
-use crate::lock::{Holder, LockName};
+use crate::lock::LockName;
 use serde::{Serialize, Serializer};
 use std::path::Path;
 use std::time::Duration;
@@ -34,12 +33,6 @@ pub struct LockEntry {
     pub age: Option<Duration>,
 }
 
-impl From<Holder> for LockEntry {
-    fn from(Holder { host, pid, session, held_for, .. }: Holder) -> Self {
-        Self { host, pid, session, age: held_for, ..Self::default() }
-    }
-}
-
 fn in_seconds<S: Serializer>(age: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     age.map(|age| age.as_secs_f64()).serialize(serializer)
 }
@@ -57,10 +50,9 @@ pub fn list(
     directory: Option<&Path>,
     only: Option<&LockName>,
 ) -> Result<Listing, DatabaseError> {
-    let mut listing = match (database.dialect(), directory) {
-        (Dialect::Postgresql, _) => postgres::list(database, only)?,
-        (Dialect::Mysql | Dialect::Mariadb, _) => mysql::list(database, only)?,
-        (Dialect::Sqlite, directory) => file::list(database, directory, only)?,
+    let mut listing = match database.dialect() {
+        Dialect::Postgresql => postgres::list(database, only)?,
+        Dialect::Mysql | Dialect::Mariadb | Dialect::Sqlite => by_name::list(database, directory, only)?,
     };
     listing.entries.sort_by(|a, b| (&a.lock, a.waits, b.age).cmp(&(&b.lock, b.waits, a.age)));
     Ok(listing)

@@ -108,10 +108,9 @@ impl DatabaseUrl {
 
     /// The statements of a `grants*.sql`, which grants to the role `example`, for the role `name`.
     fn grant_to(&self, name: &str, example: &str, sql: &str) -> String {
-        let statements = statements(sql);
         match self.engine {
-            ServerEngine::Postgres => statements.replace(":\"role\"", name),
-            ServerEngine::Mysql => statements
+            ServerEngine::Postgres => sql.replace(":\"role\"", name),
+            ServerEngine::Mysql => sql
                 .replace(" maildrop.", &format!(" {}.", self.database))
                 .replace(&Self::account(example), &Self::account(name)),
         }
@@ -183,33 +182,33 @@ pub(super) fn roles(answers: &Answers, passwords: &Passwords) -> String {
     format!("-- As an administrator of the database server, once.\n\n{}\n{create}", accounts.concat())
 }
 
-/// The SQL from the first statement on: the text above it explains how to run the file alone.
-fn statements(sql: &str) -> &str {
-    sql.find("\nGRANT").map_or(sql, |at| &sql[at + 1..])
+/// The file of this name for the engine, from its first statement on: the text above it explains how to run the file alone.
+macro_rules! grants {
+    ($engine:expr, $name:literal) => {{
+        let sql = match $engine {
+            ServerEngine::Postgres => include_str!(concat!("../../../sql/postgres/", $name)),
+            ServerEngine::Mysql => include_str!(concat!("../../../sql/mysql/", $name)),
+        };
+        sql.find("\nGRANT").map_or(sql, |at| &sql[at + 1..])
+    }};
 }
 
 /// The SQL that grants each role its rights.
 pub(super) fn rights(url: &DatabaseUrl) -> String {
-    let (database, operator, maps) = (&url.database, url.operator(), url.maps());
-    let (deliveries, people, postfix) = match url.engine {
+    let (operator, maps) = (url.operator(), url.maps());
+    let of_deliveries = grants!(url.engine, "grants.sql");
+    let mut people = url.grant_to(&operator, "maildrop_operator", grants!(url.engine, "grants-operator.sql"));
+    let postfix = match url.engine {
+        // On MySQL, that file has the rights of deliveries, too.
         ServerEngine::Postgres => {
-            let of_deliveries = include_str!("../../../sql/postgres/grants.sql");
-            let more = include_str!("../../../sql/postgres/grants-operator.sql");
-            let people = format!(
-                "{}\n{}",
-                url.grant_to(&operator, "maildrop", of_deliveries),
-                url.grant_to(&operator, "maildrop_operator", more)
-            );
-            (of_deliveries, people, format!("GRANT SELECT ON addresses TO {maps};\n"))
+            people.insert_str(0, &format!("{}\n", url.grant_to(&operator, "maildrop", of_deliveries)));
+            format!("GRANT SELECT ON addresses TO {maps};\n")
         }
         ServerEngine::Mysql => {
-            let people = include_str!("../../../sql/mysql/grants-operator.sql");
-            let postfix = format!("GRANT SELECT ON {database}.addresses TO {};\n", DatabaseUrl::account(&maps));
-            let of_deliveries = include_str!("../../../sql/mysql/grants.sql");
-            (of_deliveries, url.grant_to(&operator, "maildrop_operator", people), postfix)
+            format!("GRANT SELECT ON {}.addresses TO {};\n", url.database, DatabaseUrl::account(&maps))
         }
     };
-    let deliveries = url.grant_to(&url.role, "maildrop", deliveries);
+    let deliveries = url.grant_to(&url.role, "maildrop", of_deliveries);
     format!(
         "-- As an administrator of the database server, after `migrate`; and again when notes of an upgrade say so.\n\n\
          -- Deliveries\n\n{deliveries}\n-- People who look after them\n\n{people}\n-- Postfix\n\n{postfix}"
@@ -218,25 +217,14 @@ pub(super) fn rights(url: &DatabaseUrl) -> String {
 
 /// The SQL that creates the role of the web UI and the API, with its rights.
 pub(super) fn web_role(url: &DatabaseUrl, passwords: &Passwords) -> String {
-    let (web, api) = match url.engine {
-        ServerEngine::Postgres => {
-            (include_str!("../../../sql/postgres/grants-web.sql"), include_str!("../../../sql/postgres/grants-api.sql"))
-        }
-        ServerEngine::Mysql => {
-            (include_str!("../../../sql/mysql/grants-web.sql"), include_str!("../../../sql/mysql/grants-api.sql"))
-        }
-    };
-    let rights = [web, api].map(|sql| url.grant_to(&url.web(), "maildrop_web", sql)).join("\n");
+    let files = [grants!(url.engine, "grants-web.sql"), grants!(url.engine, "grants-api.sql")];
+    let rights = files.map(|sql| url.grant_to(&url.web(), "maildrop_web", sql)).join("\n");
     role_with_rights(&url.create_role(&url.web(), &passwords.web), &rights)
 }
 
 /// The SQL that creates the role of the notifier, with its rights.
 pub(super) fn notifier_role(url: &DatabaseUrl, passwords: &Passwords) -> String {
-    let sql = match url.engine {
-        ServerEngine::Postgres => include_str!("../../../sql/postgres/grants-notify.sql"),
-        ServerEngine::Mysql => include_str!("../../../sql/mysql/grants-notify.sql"),
-    };
-    let rights = url.grant_to(&url.notifier(), "maildrop_notify", sql);
+    let rights = url.grant_to(&url.notifier(), "maildrop_notify", grants!(url.engine, "grants-notify.sql"));
     role_with_rights(&url.create_role(&url.notifier(), &passwords.notifier), &rights)
 }
 

@@ -16,17 +16,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The beginning of each line, so that a line and its age are recognized without parsing all of it.
+/// The beginning of each line, so that a line is recognized without parsing all of it.
 const MARK: &str = "{\"maildrop_command_replay\":1";
-const AT: &str = ",\"at\":";
 
 /// The first version of this format.
 const VERSION: u8 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReplayEntry {
-    /// When the message arrived at its location, in microseconds since 1970.
-    pub(crate) at: i64,
     pub(crate) source: Location,
     message_id: Option<String>,
     /// The message's identity, once it was read: the file may have changed when it is read a second time.
@@ -45,12 +42,10 @@ pub(crate) enum Location {
     Ledger {
         ledger: String,
     },
-    /// In the entry itself, as base64, because standard input cannot be read twice. If `form` is set, this is the content of a
-    /// file of that form, from which no message could be parsed.
+    /// In the entry itself: the bytes of a piece of this form, as base64, because standard input cannot be read twice.
     Content {
         content: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        form: Option<Form>,
+        form: Form,
     },
 }
 
@@ -86,12 +81,6 @@ fn named_file<'de, D: Deserializer<'de>>(file: D) -> Result<Option<PathBuf>, D::
 /// Whether a file begins with a line of this format.
 pub(crate) fn is_line(beginning: &[u8]) -> bool {
     beginning.starts_with(MARK.as_bytes())
-}
-
-/// The arrival time of a line's message, in microseconds since 1970, read from the line's beginning.
-pub(crate) fn at_of(beginning: &[u8]) -> Option<i64> {
-    let beginning = String::from_utf8_lossy(beginning);
-    beginning.strip_prefix(MARK)?.strip_prefix(AT)?.split_once(',')?.0.parse().ok()
 }
 
 pub(super) fn digest(text: &str) -> Option<[u8; 32]> {
@@ -148,8 +137,8 @@ impl fmt::Display for Location {
 }
 
 impl ReplayEntry {
-    pub(crate) fn new(at: i64, source: Location) -> Self {
-        Self { at, source, message_id: None, identity: None, envelope: PartialEnvelope::default() }
+    pub(crate) fn new(source: Location) -> Self {
+        Self { source, message_id: None, identity: None, envelope: PartialEnvelope::default() }
     }
 
     /// Parses a line of a file of failures, or returns the problem.
@@ -163,14 +152,7 @@ impl ReplayEntry {
         match &self.source {
             // The read has no size limit: the line may contain a whole message.
             Location::Piece(piece) if piece.form == Form::Failures => {
-                let entry = Self::from_line(&piece.first_bytes(u64::MAX)?)?;
-                match &entry.source {
-                    Location::Piece(Piece { form: Form::Failures, .. })
-                    | Location::Content { form: Some(Form::Failures), .. } => {
-                        Err("a line that leads to another such line".into())
-                    }
-                    _ => Ok(Cow::Owned(entry)),
-                }
+                Self::from_line(&piece.first_bytes(u64::MAX)?).map(Cow::Owned)
             }
             _ => Ok(Cow::Borrowed(self)),
         }
@@ -187,11 +169,8 @@ impl ReplayEntry {
         if let Location::Piece(piece) = &self.source
             && piece.path.as_deref().and_then(Path::to_str).is_none()
         {
-            let (content, form) = match message {
-                Some(message) => (STANDARD.encode(message.as_received()), None),
-                None => (STANDARD.encode(piece.first_bytes(u64::MAX).unwrap_or_default()), Some(piece.form)),
-            };
-            self.source = Location::Content { content, form };
+            let content = STANDARD.encode(piece.first_bytes(u64::MAX).unwrap_or_default());
+            self.source = Location::Content { content, form: piece.form };
         }
         if let Some(message) = message {
             self.message_id = message.message_id().map(ToOwned::to_owned);
@@ -222,11 +201,10 @@ mod tests {
         let message = Message::receive(b"Message-ID: <1@x>\n\nx\n".to_vec()).unwrap();
         let source =
             Location::Piece(Piece { offset: 7, length: Some(9), ..Piece::whole(Form::Mbox, Some(Path::new("/a b"))) });
-        let entry = ReplayEntry::new(12, source.clone());
+        let entry = ReplayEntry::new(source.clone());
         let outcome = ReplayOutcome::Deferred("why\n".into());
         let line = entry.into_line(Some(&message), None, &outcome);
         assert!(is_line(line.as_bytes()) && !line.contains('\n'), "{line}");
-        assert_eq!(at_of(line.as_bytes()), Some(12));
         let entry = ReplayEntry::from_line(line.as_bytes()).unwrap();
         assert_eq!(entry.source, source);
         let cut = Message::receive(b"Message-ID: <1@x>\n\n".to_vec()).unwrap();
@@ -236,7 +214,7 @@ mod tests {
     #[test]
     fn a_line_without_a_file_is_no_line() {
         let from_line = |source: &str| {
-            let line = format!("{MARK}{AT}12,\"source\":{source},\"result\":\"deferred\",\"reason\":\"\"}}");
+            let line = format!("{MARK},\"source\":{source},\"result\":\"deferred\",\"reason\":\"\"}}");
             ReplayEntry::from_line(line.as_bytes())
         };
         assert!(from_line("{\"form\":\"message\",\"file\":\"/a\"}").is_ok());

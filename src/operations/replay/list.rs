@@ -4,9 +4,8 @@ use super::entry::{Location, Piece, ReplayEntry};
 use super::{Form, ReplayError};
 use crate::base::hex;
 use crate::ledger::CopyKey;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::ffi::OsStr;
-use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -61,37 +60,31 @@ impl List {
         Ok(u64::try_from(count).unwrap_or_default())
     }
 
-    /// Calls `see` with each entry, the oldest first. Entries of equal age are in the order of their paths, and of their offsets
-    /// in a file.
-    pub(crate) fn each(&self, mut see: impl FnMut(ReplayEntry) -> ControlFlow<()>) -> Result<(), ReplayError> {
+    /// Takes the oldest entry out. Entries of equal age are in the order of their paths, and of their offsets in a file.
+    pub(crate) fn take_oldest(&self) -> Result<Option<ReplayEntry>, ReplayError> {
         // With the index, no sort delays the first delivery.
-        let mut select = self.0.prepare(
-            "SELECT at, form, path, offset, length FROM entries INDEXED BY by_age ORDER BY at, path, offset",
+        let mut take = self.0.prepare_cached(
+            "DELETE FROM entries WHERE id = (SELECT id FROM entries INDEXED BY by_age ORDER BY at, path, offset LIMIT 1)
+             RETURNING form, path, offset, length",
         )?;
-        let mut rows = select.query([])?;
-        while let Some(row) = rows.next()? {
-            if see(entry(row)?).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        Ok(take.query_row([], entry).optional()?)
     }
 }
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<ReplayEntry> {
-    let (form, path): (i64, Vec<u8>) = (row.get(1)?, row.get(2)?);
+    let (form, path): (i64, Vec<u8>) = (row.get(0)?, row.get(1)?);
     let number =
         |index| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(index)?.and_then(|n| u64::try_from(n).ok()));
     let source = match usize::try_from(form).ok().and_then(|form| FORMS.get(form)) {
         Some(form) => Location::Piece(Piece {
             form: *form,
             path: (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&path))),
-            offset: number(3)?.unwrap_or_default(),
-            length: number(4)?,
+            offset: number(2)?.unwrap_or_default(),
+            length: number(3)?,
         }),
         None => Location::Ledger { ledger: String::from_utf8_lossy(&path).into_owned() },
     };
-    Ok(ReplayEntry::new(row.get(0)?, source))
+    Ok(ReplayEntry::new(source))
 }
 
 #[cfg(test)]
@@ -104,12 +97,12 @@ mod tests {
         for began_at in [9, 1, 5] {
             list.add_delivery(began_at, CopyKey::from_bytes([7; 32])).unwrap();
         }
-        list.each(|entry| {
-            let ledger = Location::Ledger { ledger: "07".repeat(32) };
-            assert_eq!((entry.at, entry.source), (1, ledger));
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-        assert_eq!(list.count().unwrap(), 1);
+        list.add_delivery(2, CopyKey::from_bytes([8; 32])).unwrap();
+        assert_eq!(list.count().unwrap(), 2);
+        for key in ["07", "08"] {
+            let ledger = Location::Ledger { ledger: key.repeat(32) };
+            assert_eq!(list.take_oldest().unwrap().map(|entry| entry.source), Some(ledger));
+        }
+        assert!(list.take_oldest().unwrap().is_none());
     }
 }

@@ -37,9 +37,7 @@ impl Replay<'_> {
                 let (bytes, records) = message_in(piece.form, bytes)?;
                 Ok((bytes, sidecar.or(records)))
             }
-            Location::Content { content, form } => {
-                Ok(message_in(form.unwrap_or(Form::Message), Location::decode(content)?)?)
-            }
+            Location::Content { content, form } => Ok(message_in(*form, Location::decode(content)?)?),
             Location::Ledger { .. } => Err("the ledger has it".into()),
         }
     }
@@ -62,8 +60,7 @@ impl ReplayJob<'_> {
         // Postfix has not delivered what is in its queue, so the lines at the top came with the message.
         let lines_are_ours = !matches!(
             &entry.source,
-            Location::Piece(Piece { form: Form::QueueFile, .. })
-                | Location::Content { form: Some(Form::QueueFile), .. }
+            Location::Piece(Piece { form: Form::QueueFile, .. }) | Location::Content { form: Form::QueueFile, .. }
         );
         let mut envelope = entry.envelope.clone().or(known);
         if lines_are_ours {
@@ -111,7 +108,8 @@ fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), 
         Form::Message if is_packed(&bytes) => {
             Err("it is compressed, or encrypted (Dovecot's mail_compress or mail_crypt?): unpack it first")
         }
-        Form::Message | Form::Failures => Ok((bytes, PartialEnvelope::default())),
+        Form::Message => Ok((bytes, PartialEnvelope::default())),
+        Form::Failures => Err("a line that leads to another such line"),
         Form::Mbox if !mbox::is_from_line(&bytes) => Err("no message begins there: the mbox has changed"),
         Form::Mbox => Ok((mbox::message(bytes), PartialEnvelope::default())),
         Form::QueueFile => postcat_output::message(bytes),

@@ -15,15 +15,14 @@ use crate::site::{self, Envelope, Sessions, Site, StateBefore, Terms};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io;
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many entries may wait for a job. An entry has the location of a message, not its content.
+/// How many events may wait to be counted.
 const WAITING: usize = 32;
 /// How often the caller gets control while no event arrives.
 const TICK: Duration = Duration::from_millis(200);
@@ -108,6 +107,11 @@ impl ReplayOutcome {
         Self::Deferred("an internal error; the log has the details".into())
     }
 
+    /// The outcome of one delivery. A panic is logged; the next delivery may succeed.
+    pub(crate) fn guarded<E>(deliver: impl FnOnce() -> Result<Self, E>) -> Result<Self, E> {
+        catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| Ok(Self::internal_error()))
+    }
+
     /// This outcome, with a reason that names the delivery.
     pub(crate) fn about(self, whose: &str) -> Self {
         match self {
@@ -168,25 +172,18 @@ impl Replay<'_> {
         mut listen: impl FnMut(&Tally, Option<MessageReport>),
     ) -> Result<(), ReplayError> {
         let (events, received) = sync_channel(WAITING);
-        let (queue, entries) = sync_channel(WAITING);
-        let (entries, turns) = (&Mutex::new(entries), &Turns::default());
+        let (list, turns) = (&Mutex::new(list), &Turns::default());
         thread::scope(|scope| {
-            for number in 0..self.jobs.max(1) {
+            // If a job cannot start, the receiver is dropped here, which ends the others.
+            let received = received;
+            let start = |number| {
                 let events = events.clone();
-                let job = move || ReplayJob { replay: self, events, turns, database: None }.work(entries);
-                let named = thread::Builder::new().name(format!("job-{number}"));
-                named.spawn_scoped(scope, job).map_err(ReplayError::Job)?;
-            }
+                let job = move || ReplayJob { replay: self, events, turns, database: None }.work(list);
+                thread::Builder::new().name(format!("job-{number}")).spawn_scoped(scope, job)
+            };
+            let jobs = (0..self.jobs.max(1)).map(start).collect::<io::Result<Vec<_>>>().map_err(ReplayError::Job)?;
             // Each job has its own sender, so the channel closes when the last job ends.
             drop(events);
-            let deal = move || {
-                list.each(|entry| match !self.stopped() && queue.send(entry).is_ok() {
-                    true => ControlFlow::Continue(()),
-                    false => ControlFlow::Break(()),
-                })
-            };
-            let named = thread::Builder::new().name("dealer".into());
-            let dealer = named.spawn_scoped(scope, deal).map_err(ReplayError::Job)?;
             loop {
                 let mut reported = None;
                 match received.recv_timeout(TICK) {
@@ -200,7 +197,8 @@ impl Replay<'_> {
                 }
                 listen(tally, reported);
             }
-            dealer.join().unwrap_or_else(|_| Err(ReplayError::Job(io::Error::other("an internal error"))))
+            let internal = |_| Err(ReplayError::Job(io::Error::other("an internal error")));
+            jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(internal))
         })
     }
 
@@ -247,13 +245,12 @@ pub(super) struct ReplayJob<'a> {
 }
 
 impl ReplayJob<'_> {
-    fn work(&mut self, entries: &Mutex<Receiver<ReplayEntry>>) {
-        let next = || entries.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        while let Ok(listed) = next() {
-            if self.replay.stopped() {
-                // The remaining entries are left as they are; the next run finds them.
-                continue;
-            }
+    /// Replays entries of the list until none is left, or the replay is ended: the next run finds the rest.
+    fn work(&mut self, list: &Mutex<List>) -> Result<(), ReplayError> {
+        let next = || list.lock().unwrap_or_else(PoisonError::into_inner).take_oldest();
+        while !self.replay.stopped()
+            && let Some(listed) = next()?
+        {
             // A panic at one message is logged, and the others continue.
             let (entry, replayed) = match listed.resolve() {
                 Ok(entry) => {
@@ -265,9 +262,11 @@ impl ReplayJob<'_> {
             if let Err(outcome) = replayed {
                 self.report(&entry, None, None, outcome);
             }
-            // Once the replay has ended, no thread receives the event.
-            let _ = self.events.send(JobEvent::Done);
+            if self.events.send(JobEvent::Done).is_err() {
+                break;
+            }
         }
+        Ok(())
     }
 
     /// Reports the result of a message, if it could be read, for one recipient or for all of them.
@@ -322,14 +321,9 @@ impl ReplayJob<'_> {
             } else {
                 message
             };
-            // A panic of one delivery is logged; the next delivery may succeed.
             let (site, dry_run) = (self.replay.site, self.replay.dry_run);
-            let outcome = catch_unwind(AssertUnwindSafe(|| match self.database() {
-                Ok(database) => deliver(site, database, message, &envelope, dry_run),
-                Err(error) => error.into(),
-            }));
-            let outcome = outcome.unwrap_or_else(|_| ReplayOutcome::internal_error());
-            self.report(entry, Some(message), Some(&envelope), outcome);
+            let outcome = ReplayOutcome::guarded(|| Ok(deliver(site, self.database()?, message, &envelope, dry_run)));
+            self.report(entry, Some(message), Some(&envelope), outcome.unwrap_or_else(DatabaseError::into));
         }
         Ok(())
     }

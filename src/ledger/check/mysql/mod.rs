@@ -1,6 +1,6 @@
 //! What `check` verifies on a MySQL or MariaDB server.
 
-use super::{FORGETS, Finding, Requirements, bad, bad_if, good, only, warning};
+use super::{FORGETS, Finding, FindingState, Requirements, bad, bad_if, good, only, warning};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Privacy, Query};
 use crate::ledger::Database;
 use std::collections::HashMap;
@@ -139,28 +139,19 @@ fn settings(said: &Variables) -> Vec<Finding> {
             bad("read_only", format!("{} is on", read_only.join(", ")), fix)
         }
     }];
-    let mut look =
-        |what: &str, judge: fn(&str, &str) -> Finding| findings.extend(said.get(what).map(|value| judge(what, value)));
-    look("innodb_flush_log_at_trx_commit", |what, value| match value {
-        "1" => good(what, value),
-        _ => bad(
-            what,
-            value,
-            "set it to 1: a commit that a power failure can undo is forgotten, and its message delivered twice",
-        ),
-    });
+    let mut look = |what: &str, is_good: fn(&str) -> bool, state, fix: &str| {
+        findings.extend(said.get(what).map(|value| match is_good(value) {
+            true => good(what, value),
+            false => Finding { state, ..bad(what, value, fix) },
+        }));
+    };
+    let fix = "set it to 1: a commit that a power failure can undo is forgotten, and its message delivered twice";
+    look("innodb_flush_log_at_trx_commit", |value| value == "1", FindingState::Bad, fix);
     if said.on("log_bin") {
-        look("sync_binlog", |what, value| match value {
-            "1" => good(what, value),
-            _ => {
-                let fix = "set it to 1: after a power failure replicas, and a primary that recovers by its binary log, may miss commits";
-                warning(what, value, fix)
-            }
-        });
-        look("binlog_format", |what, value| match value.eq_ignore_ascii_case("STATEMENT") {
-            false => good(what, value),
-            true => bad(what, value, "set it to ROW (or MIXED): InnoDB refuses to log READ COMMITTED by statement"),
-        });
+        let fix = "set it to 1: after a power failure replicas, and a primary that recovers by its binary log, may miss commits";
+        look("sync_binlog", |value| value == "1", FindingState::Warning, fix);
+        let fix = "set it to ROW (or MIXED): InnoDB refuses to log READ COMMITTED by statement";
+        look("binlog_format", |value| !value.eq_ignore_ascii_case("STATEMENT"), FindingState::Bad, fix);
     }
     if said.on("wsrep_on") {
         let fix =

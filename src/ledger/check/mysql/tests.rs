@@ -1,7 +1,6 @@
 //! The findings on what a server reports.
 
 use super::*;
-use crate::ledger::FindingState;
 
 #[test]
 fn a_version_is_its_first_three_numbers() {

@@ -150,7 +150,7 @@ fn list_file(path: Option<&Path>, form: Option<Form>, list: &List) -> Result<(),
                 (begins, if begins { asctime(line.head) } else { None })
             }
             Form::QueueFile => (queue_file.begins(line), postcat_output::date_of(line.head)),
-            Form::Message | Form::Failures => (true, entry::at_of(line.head)),
+            Form::Message | Form::Failures => (true, None),
         };
         if begins {
             add(current.replace((line.offset, None)), line.offset)?;
