@@ -10,6 +10,7 @@ use crate::message::Address;
 use crate::operations::check::check;
 use crate::site::{RENEWAL, Site};
 use clap::Args;
+use std::cmp::Reverse;
 use std::time::Duration;
 use sysexits::ExitCode;
 
@@ -73,11 +74,7 @@ fn text(findings: &[Finding], all: bool) -> String {
     let mut shown: Vec<&Finding> =
         findings.iter().filter(|finding| all || finding.state != Good || finding.fix.is_some()).collect();
     let hidden = findings.len() - shown.len();
-    shown.sort_by_key(|finding| match finding.state {
-        Bad => 0,
-        Warning => 1,
-        Good => 2,
-    });
+    shown.sort_by_key(|finding| Reverse(finding.state));
     let mut text = String::new();
     if !shown.is_empty() {
         let rows = shown.into_iter().map(|finding| {

@@ -133,7 +133,11 @@ pub(crate) fn run(command: &Command) -> Ended {
         }
         Command::Show(OneArguments { query, id }) => show(&one(open(&query.site)?.database(), *id)?, query.json),
         Command::Test(arguments) => test(arguments)?,
-        Command::Disable(arguments) => disable(arguments)?,
+        Command::Disable(DisableArguments { one, reason }) => {
+            let disable =
+                |database: &mut dyn Database, by: Actor<'_>, id| subscriptions::disable(database, by, id, reason);
+            change(one, "it is neither active nor paused", disable)?
+        }
         Command::Pause(arguments) => change(arguments, "it is not active", subscriptions::pause)?,
         Command::Resume(arguments) => change(arguments, "it is neither paused nor disabled", subscriptions::resume)?,
         Command::Secret(arguments) => secret(arguments)?,
@@ -251,7 +255,7 @@ const COLUMNS: Columns<Subscription, 6> = [
 fn change(
     OneArguments { query, id }: &OneArguments,
     otherwise: &str,
-    change: fn(&mut dyn Database, Actor<'_>, Uuid) -> Result<bool, DatabaseError>,
+    change: impl FnOnce(&mut dyn Database, Actor<'_>, Uuid) -> Result<bool, DatabaseError>,
 ) -> Result<(), Failure> {
     let mut session = open(&query.site)?;
     let (database, by) = session.parts();
@@ -259,7 +263,7 @@ fn change(
     let changed = change(database, by, *id)?;
     let now = one(database, *id)?;
     if !changed {
-        return Err(fail(ExitCode::DataErr, format!("{otherwise}: it is {}", now.state)));
+        return Err(fail(ExitCode::DataErr, format!("{otherwise}: it is {}", state(&now))));
     }
     show(&now, query.json);
     Ok(())
@@ -279,26 +283,6 @@ fn test(OneArguments { query, id }: &OneArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn disable(DisableArguments { one: OneArguments { query, id }, reason }: &DisableArguments) -> Result<(), Failure> {
-    let mut session = open(&query.site)?;
-    let (database, by) = session.parts();
-    let now = one(database, *id)?;
-    let problem = match now.state {
-        SubscriptionState::Disabled => {
-            format!("it is disabled already: {}", now.state_reason.as_deref().unwrap_or("nobody knows why"))
-        }
-        SubscriptionState::Unverified => {
-            format!("nothing is sent to it anyway: {}; `subscription delete` removes it", subscriptions::UNANSWERED)
-        }
-        SubscriptionState::Active | SubscriptionState::Paused => {
-            subscriptions::disable(database, by, *id, reason)?;
-            show(&one(database, *id)?, query.json);
-            return Ok(());
-        }
-    };
-    Err(fail(ExitCode::DataErr, problem))
-}
-
 fn secret(SecretArguments { one: OneArguments { query, id }, new }: &SecretArguments) -> Result<(), Failure> {
     let mut session = open(&query.site)?;
     let key = master_key(&notifications_of(&session))?;
@@ -315,8 +299,12 @@ fn secret(SecretArguments { one: OneArguments { query, id }, new }: &SecretArgum
     Ok(())
 }
 
+/// The state, and its reason if there is one.
+fn state(one: &Subscription) -> String {
+    one.state_reason.as_ref().map_or_else(|| one.state.to_string(), |why| format!("{}: {why}", one.state))
+}
+
 fn show(one: &Subscription, as_json: bool) {
-    let state = one.state_reason.as_ref().map_or_else(|| one.state.to_string(), |why| format!("{}: {why}", one.state));
     let order = match one.in_order {
         true => "one after the other, in order".to_owned(),
         false => format!("{} at once", one.max_in_flight),
@@ -334,7 +322,7 @@ fn show(one: &Subscription, as_json: bool) {
         ("types", if one.types.is_empty() { "all".to_owned() } else { one.types.join(", ") }),
         ("detail", one.detail.clone()),
         ("requests", order),
-        ("state", state),
+        ("state", state(one)),
         ("description", one.description.clone()),
         ("made", timestamp::time_text(one.created_at)),
         ("expires", or_dash(one.expires_at.map(timestamp::time_text))),

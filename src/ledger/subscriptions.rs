@@ -278,13 +278,13 @@ fn resumed(dialect: Dialect) -> [String; 2] {
 ///
 /// # Errors
 /// If the database fails; in that case nothing is changed.
-pub(crate) fn disable(database: &mut dyn Database, id: Uuid, reason: &str) -> Result<(), DatabaseError> {
+pub(crate) fn disable(database: &mut dyn Database, id: Uuid, reason: &str) -> Result<bool, DatabaseError> {
     let sql = format!(
         "UPDATE subscriptions SET state = 'disabled', state_reason = ?, updated_at = {} \
          WHERE id = ? AND state IN ('active', 'paused')",
         database.dialect().now()
     );
-    database.change("disabling a subscription", &sql, &[Value::Text(reason), Value::Uuid(id)]).map(drop)
+    Ok(database.change("disabling a subscription", &sql, &[Value::Text(reason), Value::Uuid(id)])? > 0)
 }
 
 /// Gives the subscription a new secret. Requests are also signed with the old one for a day. `false` if there is no

@@ -116,10 +116,16 @@ pub(crate) fn resume(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Re
     on(database, by, Operation::ResumedSubscription, id, |database| rows::resume(database, id), came)
 }
 
-/// Stops the notifications of a subscription until it is resumed, and records the reason.
-pub(crate) fn disable(database: &mut dyn Database, by: Actor<'_>, id: Uuid, reason: &str) -> Result<(), DatabaseError> {
-    let disable = |database: &mut dyn Database| rows::disable(database, id, reason);
-    on(database, by, Operation::DisabledSubscription, id, disable, |()| OperationResult::to(reason))
+/// Stops the notifications of a subscription until it is resumed, and records the reason. `false` if no active or paused
+/// subscription has this id.
+pub(crate) fn disable(
+    database: &mut dyn Database,
+    by: Actor<'_>,
+    id: Uuid,
+    reason: &str,
+) -> Result<bool, DatabaseError> {
+    let came = |changed: &bool| OperationResult::unless_unchanged(*changed, reason);
+    on(database, by, Operation::DisabledSubscription, id, |database| rows::disable(database, id, reason), came)
 }
 
 /// Renews the secret. `false` if no subscription has this id.
