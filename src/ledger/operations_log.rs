@@ -169,7 +169,7 @@ mod tests {
     use crate::database::Client;
     use std::time::Duration;
 
-    const ANNA: Actor<'_> = Actor { name: "anna", interface: "page", role: Some("reader"), host: "mx1" };
+    const ANNA: Actor<'_> = Actor { name: "anna", interface: "web UI", role: Some("reader"), host: "mx1" };
 
     fn ledger(directory: &std::path::Path) -> impl Database {
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
@@ -193,7 +193,7 @@ mod tests {
         assert!(first.created_at > 0);
         assert_eq!(
             (first.actor.as_str(), first.role.as_deref(), first.interface.as_str()),
-            ("anna", Some("reader"), "page")
+            ("anna", Some("reader"), "web UI")
         );
         assert_eq!((first.operation.as_str(), first.outcome.as_str()), ("looked at content", "shown"));
         assert_eq!(first.identity, Some("07".repeat(32)));

@@ -483,4 +483,6 @@ fn end_of_prepended_lines(bytes: &[u8]) -> usize {
 }
 
 #[cfg(test)]
+mod identity_tests;
+#[cfg(test)]
 mod tests;

@@ -98,7 +98,9 @@ pub(crate) fn search(
     Ok(last)
 }
 
-/// The deliveries that failed before their journal and match `wanted`, the newest first, at most `limit`, for a search text with the first of its meanings ([`search::meanings`]) that has one. None is found by a mailbox's user.
+/// The deliveries that failed before their journal and match `wanted`, the newest first, at most `limit`.
+///
+/// A search text has the first of its meanings ([`search::meanings`]) that finds one. No meaning is a mailbox's user.
 pub(crate) fn search_failed(
     site: &Site,
     database: &mut dyn Database,

@@ -116,7 +116,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
             Ok(Some(Role::Worker)) => ended(be_worker(&arguments)),
             Ok(Some(Role::Runner)) => ended(be_runner(&arguments)),
             Ok(Some(Role::Timer)) => ended(be_timer(&arguments)),
-            Ok(Some(Role::Notify)) => ended(be_notifier(&arguments)),
+            Ok(Some(Role::Notifier)) => ended(be_notifier(&arguments)),
             Ok(Some(Role::Web)) => ended(be_page(&arguments)),
             Ok(None) => be_master(&arguments),
             Err(problem) => {
@@ -304,7 +304,7 @@ fn be_timer(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
 
 /// The notifier reads no password of mailboxes.
 fn be_notifier(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
-    let config = begin(Role::Notify, arguments)?;
+    let config = begin(Role::Notifier, arguments)?;
     let settings = NotifierSettings::of(&config).map_err(unusable)?;
     let site = Site::without_mailboxes(config.acting_as(DatabaseRole::Notifier)).map_err(unusable)?;
     notifier::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))

@@ -170,23 +170,13 @@ pub enum Role {
     /// Retries owed copies, prunes, and renews the proof of logins.
     Timer,
     /// Publishes events, and sends webhooks to subscribers.
-    Notify,
+    Notifier,
     Web,
 }
 
 impl Role {
     /// In the order in which the master starts them.
-    pub const ALL: [Self; 6] = [Self::Front, Self::Worker, Self::Runner, Self::Timer, Self::Notify, Self::Web];
-
-    /// The role's name for people. A worker's or a runner's number follows it.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Notify => "notifier",
-            Self::Web => "page",
-            Self::Front | Self::Worker | Self::Runner | Self::Timer => self.as_str(),
-        }
-    }
+    pub const ALL: [Self; 6] = [Self::Front, Self::Worker, Self::Runner, Self::Timer, Self::Notifier, Self::Web];
 
     /// Whether the role may have several processes.
     #[must_use]
@@ -197,10 +187,10 @@ impl Role {
     /// Whether mail goes through the role. A restart waits only for processes of such roles.
     #[must_use]
     pub fn carries_mail(self) -> bool {
-        !matches!(self, Self::Timer | Self::Notify | Self::Web)
+        !matches!(self, Self::Timer | Self::Notifier | Self::Web)
     }
 
-    /// The name on the command line and in the JSON.
+    /// The name on the command line, in the JSON and for people. A worker's or a runner's number follows it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -208,7 +198,7 @@ impl Role {
             Self::Worker => "worker",
             Self::Runner => "runner",
             Self::Timer => "timer",
-            Self::Notify => "notify",
+            Self::Notifier => "notifier",
             Self::Web => "web",
         }
     }

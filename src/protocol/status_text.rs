@@ -8,8 +8,8 @@ impl Process {
     /// The process's name for people: `worker 2`.
     #[must_use]
     pub fn name(&self) -> String {
-        let title = self.role.title();
-        if self.role.is_numbered() { format!("{title} {}", self.number) } else { title.into() }
+        let role = self.role.as_str();
+        if self.role.is_numbered() { format!("{role} {}", self.number) } else { role.into() }
     }
 
     /// The state of the process: `ready`, or `starts in 42s, throttled`.
@@ -119,7 +119,7 @@ pub(crate) mod tests {
     #[test]
     fn a_process_has_the_name_that_people_call_it_by() {
         let names = Role::ALL.map(|role| gone(role).name());
-        assert_eq!(names, ["front", "worker 2", "runner 2", "timer", "notifier", "page"]);
+        assert_eq!(names, ["front", "worker 2", "runner 2", "timer", "notifier", "web"]);
     }
 
     #[test]

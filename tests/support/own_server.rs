@@ -136,7 +136,8 @@ impl OwnServer {
         let user = folder.metadata().unwrap().uid();
         let mut start = format!(
             "set -e; sed -i '1i {name}:x:{user}:{user}::/:/bin/sh' /etc/passwd; mkdir -p /etc/pgbouncer; \
-             echo '\"{name}\" \"{password}\"' >/etc/pgbouncer/userlist.txt; echo local all all peer >/etc/pgbouncer/pg_hba.conf; chown -R postgres /etc/pgbouncer\n"
+             echo '\"{name}\" \"{password}\"' >/etc/pgbouncer/userlist.txt; \
+             echo local all all peer >/etc/pgbouncer/pg_hba.conf; chown -R postgres /etc/pgbouncer\n"
         );
         for (number, text) in files.iter().enumerate() {
             start += &format!(

@@ -17,7 +17,7 @@ const ROWS: usize = 50;
 
 /// The user of the web UI as the operations log records it.
 pub(super) fn actor<'a>(site: &'a Site, viewer: &'a WebSession) -> Actor<'a> {
-    Actor { name: &viewer.name, interface: "page", role: Some(viewer.role.as_str()), host: site.host() }
+    Actor { name: &viewer.name, interface: "web UI", role: Some(viewer.role.as_str()), host: site.host() }
 }
 
 #[derive(Debug, Deserialize)]

@@ -453,7 +453,7 @@ fn old_rows_are_forgotten_in_pieces_until_none_is_left() {
 
     let logged = "INSERT INTO operations (created_at, actor, interface, host, operation, outcome) \
                   WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 502) \
-                  SELECT ?, 'lisa', 'page', 'mx1', 'replay', 'done' FROM n";
+                  SELECT ?, 'lisa', 'web UI', 'mx1', 'replay', 'done' FROM n";
     site.database.change("filling", logged, &[Value::Moment(THEN)]).unwrap();
     site.database.change("filling", "UPDATE operations SET created_at = created_at + 1 WHERE id = 502", &[]).unwrap();
     assert_eq!(retention::count_operations(&mut site.database, THEN + 1).unwrap(), 501);

@@ -3,8 +3,13 @@
 use super::super::leased_subscription::samples::{due, leased};
 use super::super::send::ReceiverResponse;
 use super::tests::settings;
+use super::round::{READ_AT_ONCE, at_once};
 use super::*;
-use crate::ledger::notifications::{Next, Try};
+use crate::database::DatabaseError;
+use crate::ledger::notifications::{
+    Due, LARGEST_DUE, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, StateChange, SubscriptionState, Try,
+    Wake,
+};
 use crate::site::embedded::Embedded;
 use crate::webhook::WebhookSecret;
 use std::collections::VecDeque;
@@ -369,7 +374,7 @@ fn a_question_that_was_not_asked_counts_for_none_and_is_asked_again() {
         let answer = Err(Unanswered::NotTried("its host was not looked up within 15 s".into()));
         let (subscription, took) = (asked.subscription, Duration::ZERO);
         answers.send(Sent { subscription, position: None, started_at: 0, took, answer }).unwrap();
-        notifier.hear(true);
+        notifier.receive_answers(true);
         let lease = notifier.active_leases.values().next().unwrap();
         assert_eq!((lease.failures, lease.tries.len(), &lease.state), (2, 0, &None));
         assert!(lease.is_finished() && lease.rests_for.is_some());
@@ -420,7 +425,7 @@ fn a_callback_is_reported_from_then_on_that_its_challenge_comes_back_in_an_answe
                 ActiveLease { challenge: Some("c".into()), ..ActiveLease::new(unverified, 3, Instant::now()) },
             );
             answers.send(question_answered(status, body)).unwrap();
-            notifier.hear(true);
+            notifier.receive_answers(true);
             let lease = notifier.active_leases.values().next().unwrap();
             assert_eq!(lease.leased.state == SubscriptionState::Active, problem.is_none());
             assert_eq!(lease.tries.first().map(|one| one.outcome.as_str()), problem);
@@ -434,10 +439,10 @@ fn nothing_is_sent_that_could_outlive_its_lease_nor_while_the_database_does_not_
         put(notifier, ActiveLease { leased_at: ago(15_000), ..full(1) });
         put(notifier, full(2));
         notifier.round_failed(Instant::now());
-        notifier.hand_out();
+        notifier.start_requests();
         assert!(jobs.try_recv().is_err());
         notifier.round_succeeded();
-        notifier.hand_out();
+        notifier.start_requests();
         let sent: Vec<_> = std::iter::from_fn(|| jobs.try_recv().ok()).collect();
         let of: Vec<_> = sent.iter().map(|job| (job.subscription.as_u128(), job.position, job.number)).collect();
         assert_eq!(of, [(2, Some(1), 1), (2, Some(2), 1), (2, Some(3), 1)]);
@@ -521,7 +526,7 @@ fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
         let like = Some(Leased { lease_limit: Some(0), full: true, failures: 3, ..leased(false, 0) });
         let mut database = RecordedLedger { subscriptions: 1, like, due: [1].into(), ..RecordedLedger::default() };
         notifier.poll(&mut database).unwrap();
-        notifier.hand_out();
+        notifier.start_requests();
         assert!(jobs.try_recv().is_err());
         let lease = notifier.active_leases.values().next().unwrap();
         let settlement = notifier.settlement(lease);
@@ -546,7 +551,7 @@ fn who_is_leased_again_by_the_same_notifier_is_not_sent_again_what_is_under_way(
         let answer = Ok(ReceiverResponse { status: 204, retry_after: None, body: Vec::new(), is_ours: false });
         let (subscription, took) = (Uuid::from_u128(1), Duration::ZERO);
         answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
-        notifier.hear(true);
+        notifier.receive_answers(true);
         let lease = notifier.active_leases.values().next().unwrap();
         assert_eq!((lease.requests(), lease.tries.len()), (0, 1));
     });
@@ -557,12 +562,12 @@ fn after_a_commit_in_doubt_nothing_is_sent_before_each_lease_was_made_longer() {
     with(|notifier, _, mut jobs| {
         put(notifier, full(1));
         notifier.extend_all_leases();
-        notifier.hand_out();
+        notifier.start_requests();
         assert!(jobs.try_recv().is_err());
         let mut database = RecordedLedger::default();
         notifier.settle(&mut database).unwrap();
         assert_eq!(database.asked, ["longer 1"]);
-        notifier.hand_out();
+        notifier.start_requests();
         assert!(jobs.try_recv().is_ok());
     });
 }
@@ -580,7 +585,7 @@ fn an_outage_of_our_own_network_is_no_failure_of_the_receivers() {
             let (subscription, took) = (Uuid::from_u128(number), Duration::ZERO);
             answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
         }
-        notifier.hear(true);
+        notifier.receive_answers(true);
         let failures: Vec<u32> = notifier.active_leases.values().map(|lease| lease.failures).collect();
         assert_eq!(failures, [1, 0, 0]);
         assert!(notifier.active_leases.values().skip(1).all(|lease| lease.tries.is_empty() && lease.is_finished()));

@@ -4,6 +4,8 @@ use super::super::leased_subscription::samples::{due, leased};
 use super::super::send::ReceiverResponse;
 use super::*;
 use crate::config::Config;
+use crate::database::DatabaseError;
+use crate::ledger::notifications::{Due, Notifications, Published, Settlement, Wake};
 use crate::site::embedded::Embedded;
 use std::sync::mpsc;
 

@@ -224,7 +224,7 @@ fn master(service: &Status, sheet: &mut Sheet) {
     sheet.gauges("service_state", "How the service is as a whole: 1 for the state that it is in.", states);
     let started = now() as f64 / 1e6 - service.up_s;
     sheet.gauge("service_start_time_seconds", "When the master began, since 1970.", started.round());
-    let roles = [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify, Role::Web];
+    let roles = [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notifier, Role::Web];
     let of = |role: Role, which: fn(&&Process) -> bool| {
         service.processes.iter().filter(|it| it.role == role).filter(which).count() as f64
     };

@@ -57,7 +57,7 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
         return Err(CannotBegin::NoMaster);
     }
     let config = checked_configuration(file, checked)?;
-    if matches!(role, Role::Worker | Role::Timer | Role::Notify | Role::Web) {
+    if matches!(role, Role::Worker | Role::Timer | Role::Notifier | Role::Web) {
         let Rlimit { maximum, .. } = getrlimit(Resource::As);
         // The hard limit may be lower than the configured one.
         let current = maximum.map_or(config.service.worker_memory, |maximum| config.service.worker_memory.min(maximum));
@@ -70,7 +70,7 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     // No other thread may exist yet: landlock confines the calling thread, and those that it starts later.
     if let Some(confinement) = confinement(role, &config)? {
         confine(&confinement)?;
-        if matches!(role, Role::Notify | Role::Web) {
+        if matches!(role, Role::Notifier | Role::Web) {
             end_once_replaced(confinement.read).map_err(system("starting a thread"))?;
         }
     }
@@ -152,7 +152,7 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
                 ..Confinement::default()
             }
         }
-        Role::Notify => {
+        Role::Notifier => {
             let mut reached = of_a_client(config, DatabaseRole::Notifier, false, append);
             reached.read.extend(config.notifications.ca_file.clone());
             reached.read.extend(config.notifications.secret_key_file.clone());

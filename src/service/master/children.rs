@@ -104,8 +104,8 @@ impl Slot {
 
     /// The name for people: `the front`, `worker 3`.
     pub(super) fn name(&self) -> String {
-        let title = self.role.title();
-        if self.role.is_numbered() { format!("{title} {}", self.number) } else { format!("the {title}") }
+        let role = self.role.as_str();
+        if self.role.is_numbered() { format!("{role} {}", self.number) } else { format!("the {role}") }
     }
 
     pub(super) fn running(&self) -> Option<&Running> {

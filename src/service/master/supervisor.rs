@@ -314,7 +314,7 @@ impl Supervisor {
                     let end = WorkerEnd { pid: one.pid, end, by_us: one.by_us, said };
                     self.tell_the_front(&ToFront::WorkerEnded(end), now);
                 }
-                Role::Runner | Role::Timer | Role::Notify | Role::Web => {}
+                Role::Runner | Role::Timer | Role::Notifier | Role::Web => {}
             }
         }
         self.drop_surplus();
@@ -427,7 +427,7 @@ impl Supervisor {
     /// The configured processes that have no account in the database. No process uses the account of another.
     pub(super) fn without_account(&self) -> impl Iterator<Item = String> {
         let (config, names) = (&self.config, ["the timer", "the notifier", "the web UI"]);
-        names.into_iter().zip([Role::Timer, Role::Notify, Role::Web]).filter_map(|(name, role)| {
+        names.into_iter().zip([Role::Timer, Role::Notifier, Role::Web]).filter_map(|(name, role)| {
             let missing = account(role).filter(|account| !config.database.accounts.contains_key(account))?;
             (wanted(role, config) > 0).then(|| format!("{name} is not started: {} is missing", missing.key()))
         })
@@ -466,7 +466,7 @@ impl Supervisor {
 fn account(role: Role) -> Option<DatabaseRole> {
     match role {
         Role::Timer => Some(DatabaseRole::Timer),
-        Role::Notify => Some(DatabaseRole::Notifier),
+        Role::Notifier => Some(DatabaseRole::Notifier),
         Role::Web => Some(DatabaseRole::Web),
         Role::Front | Role::Worker | Role::Runner => None,
     }
@@ -485,7 +485,7 @@ fn wanted(role: Role, config: &Config) -> u32 {
         Role::Worker => config.service.workers,
         Role::Runner => config.service.runners,
         Role::Timer => config.service.has_timer().into(),
-        Role::Notify => config.notifications.has_notifier().into(),
+        Role::Notifier => config.notifications.has_notifier().into(),
         Role::Web => config.web.has_web_ui().into(),
     }
 }

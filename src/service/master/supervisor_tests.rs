@@ -230,7 +230,7 @@ fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_en
     let more = Config::parse(&scene.it.file, &key).unwrap();
     let old = std::mem::replace(&mut scene.it.config, more);
     scene.it.fit_slots(scene.now);
-    assert!(["the notifier", "the page"].iter().all(|name| scene.names().iter().any(|one| one == name)));
+    assert!(["the notifier", "the web"].iter().all(|name| scene.names().iter().any(|one| one == name)));
     scene.it.config = old;
     scene.it.fit_slots(scene.now);
     assert_eq!(scene.names(), ["the front", "worker 1"]);

@@ -71,7 +71,7 @@ impl Daemon {
             format!("[notifications]\nsecret_key_file = {key:?}\nallow_networks = [\"127.0.0.0/8\"]\n{more}");
         let config = ground.configuration_with("notifier.toml", &notifications);
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        command.arg("--config").arg(config).args(["--role", "notify"]).env_clear().stdin(Stdio::null());
+        command.arg("--config").arg(config).args(["--role", "notifier"]).env_clear().stdin(Stdio::null());
         Self(command.spawn().unwrap())
     }
 

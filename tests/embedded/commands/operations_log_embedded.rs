@@ -96,7 +96,7 @@ fn it_is_read_page_by_page_and_what_is_old_is_forgotten() {
     for number in 0..120_i64 {
         let at = now - (120 - number) * 10 * DAY;
         let sql = "INSERT INTO operations (created_at, actor, interface, host, operation, target, outcome) \
-                   VALUES (?1, 'anna', 'page', 'mx1', 'a word of a newer release', ?2, '<script>alert(1)</script>')";
+                   VALUES (?1, 'anna', 'web UI', 'mx1', 'a word of a newer release', ?2, '<script>alert(1)</script>')";
         ledger.execute(sql, (at, format!("number {number}."))).unwrap();
     }
     let page = Page::of(&Site::embedded(Embedded::new(here.to_owned())));

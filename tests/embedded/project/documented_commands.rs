@@ -82,7 +82,8 @@ fn what_is_listed_stands_in_a_page() {
 #[test]
 fn each_example_says_what_it_is_written_in() {
     for block in blocks() {
-        // `sh` and `sql` are run; `toml` is read as a configuration. `text` is what a program says. Dovecot's settings are those of tests/images/start/dovecot.
+        // `sh` and `sql` are run; `toml` is read as a configuration. `text` is what a program prints. Dovecot's settings are those of
+        // tests/images/start/dovecot.
         // `python` and `rust` are run by tests/server_tests/notifications, and `ini` is what PgBouncer is given by tests/server_tests/failover.
         let known = ["sh", "sql", "toml", "text", "mermaid", "dovecot", "ini", "python", "rust"];
         assert!(known.contains(&block.language.as_str()), "{}: `{}`", block.place, block.language);

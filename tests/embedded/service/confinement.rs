@@ -127,7 +127,7 @@ fn who_may_read_a_file_that_is_replaced_is_started_again() {
     stage.start();
     let pid = |status: &serde_json::Value| {
         let all = status["processes"].as_array().into_iter().flatten();
-        all.filter(|one| one["role"] == "notify").find_map(|one| one["pid"].as_u64())
+        all.filter(|one| one["role"] == "notifier").find_map(|one| one["pid"].as_u64())
     };
     let first = pid(&stage.wait("there is a notifier", |status| pid(status).is_some()));
     wait_until("it is confined", || {
@@ -155,7 +155,8 @@ fn a_runner_that_is_confined_holds_what_the_ledger_no_longer_remembers() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let config = format!(
         "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
-         [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n[log]\nto = \"file\"\nfile = {:?}\n[service]\nruntime_directory = {:?}\nstate_directory = {:?}\nworkers = 1\n\
+         [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n[log]\nto = \"file\"\nfile = {:?}\n\
+         [service]\nruntime_directory = {:?}\nstate_directory = {:?}\nworkers = 1\n\
          [retention]\nmessages_older_than = \"20d\"\n",
         path("logs/log"),
         path("run"),
@@ -193,8 +194,8 @@ fn a_front_needs_no_password_that_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let text = format!(
-        "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\npassword_file = {0:?}\n\
-         [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = {0:?}\n[log]\nto = \"file\"\nfile = {1:?}\n[service]\n\
+        "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+         password_file = {0:?}\n[imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = {0:?}\n[log]\nto = \"file\"\nfile = {1:?}\n[service]\n\
          lmtp = [{2:?}]\nruntime_directory = {3:?}\nstate_directory = {4:?}\nworkers = 1\nworker_wait = \"1s\"\n",
         path("password"),
         path("log"),

@@ -75,8 +75,8 @@ fn reads(database: &mut Database) -> BTreeMap<String, u64> {
     pairs.map(|(index, reads)| (index.to_owned(), reads.parse().unwrap())).collect()
 }
 
-/// 60,000 addresses; as many messages, of the last 28 days, each with a copy and an ended attempt; of one in 600 the source is kept, and one copy in 3,000 is
-/// owed.
+/// 60,000 addresses; as many messages, of the last 28 days, each with a copy and an ended attempt. The source of one in 600 is
+/// kept, and one copy in 3,000 is owed.
 fn fill(database: &mut Database, owner: &str) {
     let postgres = database.engine.is_postgres();
     if postgres {

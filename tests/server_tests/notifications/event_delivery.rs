@@ -52,7 +52,7 @@ impl Notifier {
     /// By this configuration.
     pub fn start_at(config: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        command.args(["--config", config, "--role", "notify"]).env_clear().stdin(Stdio::null());
+        command.args(["--config", config, "--role", "notifier"]).env_clear().stdin(Stdio::null());
         Self(command.spawn().unwrap())
     }
 
@@ -60,7 +60,7 @@ impl Notifier {
     pub fn start_within(config: &str, memory: u64) -> Self {
         let mut command = Command::new("prlimit");
         command.arg(format!("--as={memory}")).arg(env!("CARGO_BIN_EXE_maildropd"));
-        command.args(["--config", config, "--role", "notify"]).env_clear().stdin(Stdio::null());
+        command.args(["--config", config, "--role", "notifier"]).env_clear().stdin(Stdio::null());
         Self(command.env("MALLOC_ARENA_MAX", "2").spawn().unwrap())
     }
 

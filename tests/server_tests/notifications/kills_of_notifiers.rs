@@ -387,9 +387,9 @@ impl Run {
         let long: usize = logs.map(long).sum();
         let Self { kills, stops, cuts, left: [killed, after_a_cut, stopped], others, .. } = self;
         note(&format!(
-            "{:?}, notifiers struck: notifications {}, faults {} (killed {kills}, stopped {stops}, all cut off {cuts}), lost {}, told twice \
-             {twice}, by no fault {}; rounds with the database that were long {long}; not written down were, of killed ones, {killed}; of killed ones when all had been cut off, {after_a_cut}; of \
-             stopped ones, {stopped}\n",
+            "{:?}, notifiers struck: notifications {}, faults {} (killed {kills}, stopped {stops}, all cut off {cuts}), lost {}, sent twice \
+             {twice}, by no fault {}; rounds with the database that were long {long}; not written down were, of killed ones, \
+             {killed}; of killed ones when all had been cut off, {after_a_cut}; of stopped ones, {stopped}\n",
             self.scene.database.engine,
             events.len() * ANSWERS.len(),
             kills + stops + cuts,

@@ -77,7 +77,8 @@ fn letter(html: &str) -> String {
     let trick =
         "</title></pre></iframe><script>window.hit = 14</script><img src=x onerror=window.hit=15>\u{202e}fdp.exe";
     format!(
-        "From: \"{trick}\" <lisa@gmail.com>\nTo: {trick} <scuba@x>\nMessage-ID: <hostile@x>\nSubject: {trick}\nX-<script>window.hit=18</script>: {trick}\n\
+        "From: \"{trick}\" <lisa@gmail.com>\nTo: {trick} <scuba@x>\nMessage-ID: <hostile@x>\nSubject: {trick}\n\
+         X-<script>window.hit=18</script>: {trick}\n\
          MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/plain; charset=utf-8\n\n{trick}\n\
          --b\nContent-Type: text/html; charset=utf-8\n\n{html}\n--b\nContent-Type: image/svg+xml\n\
          Content-Disposition: attachment; filename*=utf-8''%3Cscript%3Ewindow.hit=16%3C/script%3E%E2%80%AEgpj.exe\n\n\

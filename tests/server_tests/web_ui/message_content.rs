@@ -108,7 +108,7 @@ fn rows_of_the_operations_log_are_added_by_those_who_act_and_deleted_by_prune_al
     let id = "<ü'\\\"; DROP TABLE operations; --\u{1f4a3}@x>";
     for (who, config) in [("page", config), ("operator", operators)] {
         let mut database = Site::without_mailboxes(config).unwrap().open_database(None, patience()).unwrap();
-        let actor = Actor { name: who, interface: "page", role: None, host: "mx1" };
+        let actor = Actor { name: who, interface: "web UI", role: None, host: "mx1" };
         let affected = Affected { identity: Some(&identity), message_id: Some(id), ..Affected::default() };
         write(database.as_mut(), actor, Operation::Restored, affected, "appended").unwrap();
         let rows = read(database.as_mut(), None, 1).unwrap();

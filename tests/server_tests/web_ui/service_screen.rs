@@ -82,7 +82,8 @@ fn the_list_grows_while_postfix_delivers_on_two_hosts() {
     let deliver = |number: usize| {
         // Without a Date each host would write one of its own, and the two were different messages.
         let content = format!(
-            "Date: Tue, 24 Nov 2026 10:00:00 +0000\r\nFrom: Lisa <{LISA}>\r\nMessage-ID: <{number}-{}@mail.google.com>\r\nSubject: Number {number}\r\n\r\nHello\r\n",
+            "Date: Tue, 24 Nov 2026 10:00:00 +0000\r\nFrom: Lisa <{LISA}>\r\n\
+             Message-ID: <{number}-{}@mail.google.com>\r\nSubject: Number {number}\r\n\r\nHello\r\n",
             site.scene.run
         );
         let (here, there) = site.recipients.split_at(5);

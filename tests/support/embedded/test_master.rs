@@ -290,7 +290,7 @@ fn look_around(folder: &Path, name: &str, [server, database]: [&str; 2], master:
 pub fn own_folder(name: &str) -> &'static str {
     match name.split(' ').next() {
         Some("runner" | "web") => "state/queue",
-        Some("notify") => "logs",
+        Some("notifier") => "logs",
         _ => "state",
     }
 }
