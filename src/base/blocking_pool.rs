@@ -89,10 +89,10 @@ impl BlockingPool {
         if left.is_zero() {
             return Err(Rejected::Busy);
         }
-        let (tell, shown) = oneshot::channel();
+        let (result_sender, result) = oneshot::channel();
         let deadline = Deadline::after(left);
-        in_a_thread(permits, move || work(deadline, tell))?;
-        timeout_at(end, shown).await.map_err(|_| Rejected::TooLate)?.map_err(|_| Rejected::Failed)
+        in_a_thread(permits, move || work(deadline, result_sender))?;
+        timeout_at(end, result).await.map_err(|_| Rejected::TooLate)?.map_err(|_| Rejected::Failed)
     }
 
     /// Starts work that goes on after the request that asked for it, if a thread is free now.
@@ -173,7 +173,7 @@ mod tests {
         patience: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Rejected> {
-        pool.run(Length::Short, patience, |_, tell| drop(tell.send(work()))).await
+        pool.run(Length::Short, patience, |_, result| drop(result.send(work()))).await
     }
 
     /// Work that ends once the returned sender is dropped.
@@ -188,8 +188,8 @@ mod tests {
         for _ in 0..=THREADS {
             assert_eq!(run(&pool, LONG, || panic!("as a bug would")).await, Err::<(), _>(Rejected::Failed));
         }
-        let in_time = pool.run(Length::Short, LONG, |deadline, tell| {
-            tell.send(!deadline.passed()).unwrap();
+        let in_time = pool.run(Length::Short, LONG, |deadline, result| {
+            result.send(!deadline.passed()).unwrap();
         });
         assert_eq!(in_time.await, Ok(true));
     }

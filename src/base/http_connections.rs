@@ -43,7 +43,7 @@ struct SlotsTaken {
 struct Holder {
     /// Since when the connection waits for its client.
     since: Instant,
-    standing: LastRequest,
+    last_request: LastRequest,
     /// Dropping this ends the connection.
     _may_stay: oneshot::Sender<()>,
 }
@@ -105,7 +105,7 @@ impl Slots {
         }
         taken.last += 1;
         let (number, (stays, may_stay)) = (taken.last, oneshot::channel());
-        taken.by.insert(number, Holder { since: now, standing: LastRequest::Nothing, _may_stay: stays });
+        taken.by.insert(number, Holder { since: now, last_request: LastRequest::Nothing, _may_stay: stays });
         Some(ConnectionSlot { connection: HttpConnection { slots: Arc::clone(self), number, peer }, may_stay })
     }
 
@@ -125,7 +125,7 @@ impl SlotsTaken {
         self.longest(LastRequest::Nothing).or_else(|| {
             let mut held: HashMap<Login, usize> = HashMap::new();
             for holder in self.by.values() {
-                if let LastRequest::Login(login) = holder.standing {
+                if let LastRequest::Login(login) = holder.last_request {
                     *held.entry(login).or_default() += 1;
                 }
             }
@@ -136,8 +136,8 @@ impl SlotsTaken {
     }
 
     /// The connection that has been in this state for longest.
-    fn longest(&self, standing: LastRequest) -> Option<(u64, Instant)> {
-        let these = self.by.iter().filter(|(_, holder)| holder.standing == standing);
+    fn longest(&self, last_request: LastRequest) -> Option<(u64, Instant)> {
+        let these = self.by.iter().filter(|(_, holder)| holder.last_request == last_request);
         these.map(|(number, holder)| (*number, holder.since)).min_by_key(|(number, since)| (*since, *number))
     }
 }
@@ -165,22 +165,22 @@ impl Drop for ConnectionSlot {
 impl HttpConnection {
     /// A new request has shown nothing yet: another client of the same proxy may have sent it.
     pub(crate) fn begins(&self) {
-        self.stands(LastRequest::Nothing);
+        self.note_request(LastRequest::Nothing);
     }
 
     /// The connection keeps its slot while the server works on its request.
     pub(crate) fn considered(&self) -> RequestInProgress<'_> {
-        self.stands(LastRequest::BeingAnswered);
+        self.note_request(LastRequest::BeingAnswered);
         RequestInProgress(self)
     }
 
     pub(crate) fn has_login(&self, login: Login) {
-        self.stands(LastRequest::Login(login));
+        self.note_request(LastRequest::Login(login));
     }
 
-    fn stands(&self, standing: LastRequest) {
+    fn note_request(&self, last_request: LastRequest) {
         if let Some(holder) = self.slots.taken().by.get_mut(&self.number) {
-            (holder.standing, holder.since) = (standing, Instant::now());
+            (holder.last_request, holder.since) = (last_request, Instant::now());
         }
     }
 }
@@ -188,8 +188,10 @@ impl HttpConnection {
 impl Drop for RequestInProgress<'_> {
     fn drop(&mut self) {
         let Self(HttpConnection { slots, number, .. }) = self;
-        if let Some(holder) = slots.taken().by.get_mut(number).filter(|it| it.standing == LastRequest::BeingAnswered) {
-            (holder.standing, holder.since) = (LastRequest::Nothing, Instant::now());
+        if let Some(holder) =
+            slots.taken().by.get_mut(number).filter(|it| it.last_request == LastRequest::BeingAnswered)
+        {
+            (holder.last_request, holder.since) = (LastRequest::Nothing, Instant::now());
         }
     }
 }

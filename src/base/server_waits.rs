@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// After how long a wait is reported to a person, and the interval of further reports.
-const TELL_AFTER: Duration = Duration::from_secs(2);
+const REPORT_AFTER: Duration = Duration::from_secs(2);
 /// After how long a server is probed over another connection, and the interval of further probes.
 const ASK_AFTER: Duration = Duration::from_secs(10);
 /// How long a probe may take, including the login, on an overloaded server.
@@ -103,7 +103,7 @@ pub(crate) fn are_watched() -> bool {
 
 /// Whether a wait has lasted so long that [`watch`] reports it.
 pub(crate) fn is_shown() -> bool {
-    oldest(|_| true).is_some_and(|(_, since)| since.elapsed() >= TELL_AFTER)
+    oldest(|_| true).is_some_and(|(_, since)| since.elapsed() >= REPORT_AFTER)
 }
 
 fn oldest(of: impl Fn(ServerKind) -> bool) -> Option<(u64, Instant)> {
@@ -113,7 +113,7 @@ fn oldest(of: impl Fn(ServerKind) -> bool) -> Option<(u64, Instant)> {
 
 /// Watches the waits of this process from now on. A second call changes nothing.
 ///
-/// `tell` reports to a person which server has not answered yet. `end` ends the process for the given reason: a server hangs, or
+/// `report` reports to a person which server has not answered yet. `end` ends the process for the given reason: a server hangs, or
 /// an answer has been missing for longer than `longest`.
 ///
 /// # Errors
@@ -121,7 +121,7 @@ fn oldest(of: impl Fn(ServerKind) -> bool) -> Option<(u64, Instant)> {
 pub(crate) fn watch(
     servers: Vec<WaitedServer>,
     longest: Duration,
-    tell: impl Fn(&str) + Send + 'static,
+    report: impl Fn(&str) + Send + 'static,
     end: impl Fn(&str) + Send + 'static,
 ) -> io::Result<()> {
     if servers.is_empty() || WAITS.set(Mutex::default()).is_err() {
@@ -133,9 +133,9 @@ pub(crate) fn watch(
             thread::sleep(LOOK);
             for server in &mut watched {
                 match server.look(longest) {
-                    Look::Nothing => {}
-                    Look::Tell(text) => tell(&text),
-                    Look::End(text) => end(&text),
+                    WaitCheck::Nothing => {}
+                    WaitCheck::Report(text) => report(&text),
+                    WaitCheck::End(text) => end(&text),
                 }
             }
         }
@@ -144,9 +144,9 @@ pub(crate) fn watch(
 }
 
 /// The result of one check of a server.
-enum Look {
+enum WaitCheck {
     Nothing,
-    Tell(String),
+    Report(String),
     End(String),
 }
 
@@ -165,17 +165,17 @@ impl WatchedServer {
         Self { server, wait: None, shown: Duration::ZERO, asked: Duration::ZERO, asking: None }
     }
 
-    fn look(&mut self, longest: Duration) -> Look {
+    fn look(&mut self, longest: Duration) -> WaitCheck {
         let found = oldest(|kind| kind == self.server.kind);
         let wait = found.map(|(number, _)| number);
         if self.wait != wait {
             (self.wait, self.shown, self.asked, self.asking) = (wait, Duration::ZERO, Duration::ZERO, None);
         }
-        let Some((_, since)) = found else { return Look::Nothing };
+        let Some((_, since)) = found else { return WaitCheck::Nothing };
         let (waited, name) = (since.elapsed(), &self.server.name);
         let seconds = waited.as_secs();
         if waited >= longest {
-            return Look::End(format!("{name} has not answered for {seconds} s, longer than any answer may take"));
+            return WaitCheck::End(format!("{name} has not answered for {seconds} s, longer than any answer may take"));
         }
         match &self.asking {
             None if waited >= self.asked + ASK_AFTER => self.asking = self.ask(),
@@ -186,15 +186,15 @@ impl WatchedServer {
                 // A probe whose thread has panicked counts as one without an answer.
                 Ok(false) | Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
                     let text = format!("{name} has not answered for {seconds} s, nor does it over another connection");
-                    return Look::End(text);
+                    return WaitCheck::End(text);
                 }
             },
         }
-        if waited >= self.shown + TELL_AFTER {
+        if waited >= self.shown + REPORT_AFTER {
             self.shown = waited;
-            return Look::Tell(format!("waiting for {name} … {seconds} s"));
+            return WaitCheck::Report(format!("waiting for {name} … {seconds} s"));
         }
-        Look::Nothing
+        WaitCheck::Nothing
     }
 
     /// Sends the probe on a thread of its own, which may block too. `None` if the system gives no thread, which is no fault of

@@ -32,7 +32,7 @@ impl Stop {
     }
 
     /// Sets the flag as a signal does.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn request(&self) {
         self.flag.store(true, Ordering::Release);
     }
 
@@ -47,7 +47,7 @@ impl Stop {
     }
 
     /// Waits for a signal, in a runtime.
-    pub(crate) async fn until_asked(self) {
+    pub(crate) async fn until_requested(self) {
         // The stream never closes before this process ends, so only a signal ends this wait.
         let waited = async {
             self.woken.set_nonblocking(true)?;

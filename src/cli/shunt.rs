@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};
 use crate::operations::submission::shunted_request;
 use crate::protocol::Request;
-use crate::protocol::client::{self, Handing, HandoverResult, Lost, NotTaken};
+use crate::protocol::client::{self, Handover, HandoverResult, Lost, NotTaken};
 use crate::queue::{CrashedMessage, Envelope, MessageHolder, Origin, Queue};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -208,7 +208,7 @@ fn retry_one(config: &Config, id: &str, envelope: Envelope, message: &[u8]) -> R
     let socket = config.service.clients_socket();
     let request = shunted_request(envelope);
     let deadline = Deadline::after(config.delivery.deadline);
-    let why = match client::hand_over(&socket, Handing { request: &request, message, caller: &NoCaller, deadline }) {
+    let why = match client::hand_over(&socket, Handover { request: &request, message, caller: &NoCaller, deadline }) {
         HandoverResult::Answered(verdicts) => return report(id, &request, &verdicts),
         HandoverResult::NotTaken(NotTaken { why, no_service }) => {
             let (exit, advice) = match no_service {

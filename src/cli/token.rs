@@ -32,7 +32,7 @@ pub(crate) struct CreateArguments {
     #[arg(long)]
     name: String,
     /// What it may do; may be given several times
-    #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = PossibleValuesParser::new(Scope::WORDS).try_map(scope))]
+    #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = PossibleValuesParser::new(Scope::TEXTS).try_map(scope))]
     scopes: Vec<Scope>,
     /// For mail for this domain; may be given several times, as the next two
     #[arg(long = "domain", value_name = "DOMAIN", value_parser = Resource::domain)]

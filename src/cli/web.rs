@@ -30,7 +30,7 @@ pub(crate) struct LoginArguments {
     name: String,
     /// What this person may do there. A viewer sees what became of messages, but not their content; a reader sees their
     /// content; an operator delivers again as well; an admin sees who is logged in as well, and logs others out
-    #[arg(long, value_parser = PossibleValuesParser::new(WebRole::WORDS).try_map(role))]
+    #[arg(long, value_parser = PossibleValuesParser::new(WebRole::TEXTS).try_map(role))]
     role: WebRole,
     /// Where browsers find the web UI of a directory
     #[arg(long, value_name = "URL", requires = "embedded", default_value = web_logins::EMBEDDED_ORIGIN)]

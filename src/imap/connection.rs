@@ -167,7 +167,7 @@ impl Conversation {
 
     pub(crate) fn greeting(&mut self) -> Result<Answer, Broken> {
         loop {
-            if let Reply::Status(None, answer) = self.hear()? {
+            if let Reply::Status(None, answer) = self.wait_for_reply()? {
                 self.learn_from(&answer);
                 return Ok(answer);
             }
@@ -210,7 +210,7 @@ impl Conversation {
     /// Waits for the answer to this command.
     pub(crate) fn answer(&mut self, tag: &str, on_untagged: &mut dyn FnMut(&Reply)) -> Result<Answer, Broken> {
         loop {
-            let reply = self.hear()?;
+            let reply = self.wait_for_reply()?;
             if let Some(answer) = self.take(reply, tag, on_untagged)? {
                 return Ok(answer);
             }
@@ -240,7 +240,7 @@ impl Conversation {
     /// Waits for the server's `+` (RFC 3501 section 7.5). An answer to the command comes instead of it.
     pub(crate) fn invitation(&mut self, tag: &str) -> Result<CommandProgress, Broken> {
         loop {
-            match self.hear()? {
+            match self.wait_for_reply()? {
                 Reply::Continue => return Ok(CommandProgress::Sent),
                 reply => {
                     if let Some(answer) = self.take(reply, tag, &mut |_| {})? {
@@ -385,7 +385,7 @@ impl Conversation {
         Ok(None)
     }
 
-    fn hear(&mut self) -> Result<Reply, Broken> {
+    fn wait_for_reply(&mut self) -> Result<Reply, Broken> {
         loop {
             if let Some(reply) = self.next_reply().inspect_err(|_| self.stream = None)? {
                 return Ok(reply);

@@ -6,10 +6,10 @@
 //!
 //! [`Connection`] is a server that has sent its greeting, [`Session`] one user who is logged in; that user's mailboxes are in
 //! [`crate::mailbox`]. `connection` sends commands and receives replies, `argument` writes commands. `wire` and `token` read
-//! replies, `fetch` extracts the requested data. `stream` moves bytes within the deadline. `append_settle` says how late an
+//! replies, `fetch` extracts the requested data. `stream` moves bytes within the deadline. `append_grace` says how late an
 //! APPEND may land.
 
-mod append_settle;
+mod append_grace;
 pub(crate) mod argument;
 pub(crate) mod connection;
 mod error;
@@ -24,7 +24,7 @@ mod stream;
 mod token;
 pub(crate) mod wire;
 
-pub(crate) use append_settle::Locks;
+pub(crate) use append_grace::Locks;
 pub use error::{MailboxError, MailboxFailure};
 pub use session::{Connection, Session, connect};
 pub(crate) use stream::USER_TIMEOUT;

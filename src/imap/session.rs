@@ -35,12 +35,12 @@ pub fn connect(settings: &Settings, deadline: Deadline) -> Result<Connection, Ma
     };
     let doing = format!("connecting to the IMAP server {place}");
     let stream = Stream::connect(&settings.address, deadline);
-    let greeted = stream.and_then(|stream| hear_greeting(settings, stream));
+    let greeted = stream.and_then(|stream| read_greeting(settings, stream));
     let (conversation, greeting) = greeted.map_err(|broken| broken.while_doing(&doing))?;
     Ok(Connection { conversation, settings: settings.clone(), greeting, place })
 }
 
-fn hear_greeting(settings: &Settings, mut stream: Stream) -> Result<(Conversation, String), Broken> {
+fn read_greeting(settings: &Settings, mut stream: Stream) -> Result<(Conversation, String), Broken> {
     // A unix socket needs no encryption, and has no host name to verify.
     let host = match (&settings.address, settings.encryption) {
         (Endpoint::Tcp { host, .. }, Encryption::StartTls | Encryption::Implicit) => Some(host),

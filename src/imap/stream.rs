@@ -241,13 +241,13 @@ fn bounded<T: Send + 'static>(
     what: &str,
     call: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Broken> {
-    let (tell, hear) = mpsc::channel();
+    let (result_sender, result) = mpsc::channel();
     std::thread::Builder::new()
         .name("imap-connect".into())
         // After the deadline there is no receiver.
-        .spawn(move || drop(tell.send(call())))
+        .spawn(move || drop(result_sender.send(call())))
         .map_err(|e| Broken::new(MailboxFailure::Internal, format!("{what}: no thread could be started: {e}")))?;
-    match hear.recv_timeout(deadline.remaining()) {
+    match result.recv_timeout(deadline.remaining()) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(e)) => Err(Broken::new(MailboxFailure::Unreachable, format!("{what}: {e}"))),
         Err(mpsc::RecvTimeoutError::Timeout) => {

@@ -4,13 +4,13 @@
 //! has its state and its location in the mailbox. A delivery that changes nothing has no event.
 
 use super::CopyKey;
-use crate::base::words::words;
+use crate::base::text_enum::text_enum;
 use crate::mailbox::Placement;
 use crate::message::{Identity, Role, author_in};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-words! {
+text_enum! {
     /// The type of an event.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum EventType {
@@ -74,13 +74,13 @@ pub struct Diff(Map<String, Value>);
 impl Diff {
     /// What has changed; empty if the state is the same.
     fn between(before: Option<EventState<'_>>, after: EventState<'_>) -> Self {
-        let of = |standing: Option<EventState<'_>>| {
-            let at = standing.and_then(EventState::placement);
+        let of = |state: Option<EventState<'_>>| {
+            let at = state.and_then(EventState::placement);
             [
-                ("state", json!(standing.map(EventState::state))),
+                ("state", json!(state.map(EventState::state))),
                 ("uid_validity", json!(at.map(|at| at.uid_validity))),
                 ("uid", json!(at.map(|at| at.uid))),
-                ("reason", json!(standing.and_then(EventState::reason))),
+                ("reason", json!(state.and_then(EventState::reason))),
             ]
         };
         let both = of(before).into_iter().zip(of(Some(after)));

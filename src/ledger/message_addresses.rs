@@ -5,7 +5,7 @@ use super::Database;
 use super::activity::{MINUTE, escaped};
 use super::message_search::MessagePage;
 use super::time_span::{self, Pages};
-use crate::base::words::words;
+use crate::base::text_enum::text_enum;
 use crate::database::{DatabaseError, Query, Value};
 use crate::message::{Address, as_stored};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ const LAST: char = '\u{10FFFF}';
 /// How many addresses or domains with the same beginning a search covers.
 const MOST_KEYS: usize = 50;
 
-words! {
+text_enum! {
     /// What an address is to a message.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) enum AddressRole {

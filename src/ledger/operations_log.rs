@@ -3,12 +3,12 @@
 
 use super::Database;
 use crate::base::log::is_unsafe;
+use crate::base::text_enum::text_enum;
 use crate::base::timestamp;
-use crate::base::words::words;
 use crate::database::{DatabaseError, Query, Value, columns_of};
 use serde::Serialize;
 
-words! {
+text_enum! {
     /// The operations that are logged, because other people may want to know of them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[non_exhaustive]

@@ -4,8 +4,8 @@ use super::notifications::bulk;
 use super::notifications::overview::Progress;
 use super::{Database, time_span};
 use crate::base::deadline::Deadline;
+use crate::base::text_enum::text_enum;
 use crate::base::timestamp;
-use crate::base::words::words;
 use crate::database::{DatabaseError, Dialect, Query, Value, columns_of, unreadable};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -13,7 +13,7 @@ use std::fmt;
 use std::time::Duration;
 use uuid::Uuid;
 
-words! {
+text_enum! {
     /// Whether a subscription is sent anything.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "lowercase")]

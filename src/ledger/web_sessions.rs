@@ -1,13 +1,13 @@
 //! Logins to the web UI, and links that create them. Only the digests of both are stored.
 
 use super::{Database, time_span};
+use crate::base::text_enum::text_enum;
 use crate::base::timestamp;
-use crate::base::words::words;
 use crate::database::{DatabaseError, Query, Value, columns_of};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-words! {
+text_enum! {
     /// A user's role in the web UI; each includes the rights of those before it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]

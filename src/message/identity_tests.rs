@@ -275,11 +275,7 @@ fn a_copys_key_begins_as_its_message_does_and_all_that_makes_it_a_copy_counts() 
         ("recipient", "doug", "Sent"),
         ("recipient", "dougI", "NBOX"),
     ] {
-        assert_ne!(
-            identity::key_of_copy(&identity, role, user, mailbox)[4..],
-            key[4..],
-            "{role} {user} {mailbox}"
-        );
+        assert_ne!(identity::key_of_copy(&identity, role, user, mailbox)[4..], key[4..], "{role} {user} {mailbox}");
     }
     assert_ne!(identity::key_of_copy(&[0; 32], "recipient", "doug", "INBOX")[4..], key[4..]);
 }

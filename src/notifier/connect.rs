@@ -5,7 +5,7 @@
 //! looks its host up once more, and no connection is kept for long.
 
 use super::local_addresses;
-use super::unanswered::{Unanswered, is_unreachable};
+use super::request_failure::{RequestFailure, is_unreachable};
 use crate::config::Notifications;
 use crate::webhook::{Callback, Refused};
 use rustls::pki_types::ServerName;
@@ -69,10 +69,10 @@ impl Connector {
         &self,
         callback: &Callback,
         waits: &AtomicBool,
-    ) -> Result<(Box<dyn Stream>, bool), Unanswered> {
-        let not_called = |detail: String| Unanswered::NotCalled(detail);
+    ) -> Result<(Box<dyn Stream>, bool), RequestFailure> {
+        let not_called = |detail: String| RequestFailure::NotCalled(detail);
         let addresses = self.addresses(callback, waits).await?;
-        let (stream, at) = dial(&addresses).await.map_err(|error| Unanswered::connecting(&error))?;
+        let (stream, at) = dial(&addresses).await.map_err(|error| RequestFailure::connecting(&error))?;
         let ours = self.is_allowed(at.ip());
         if !callback.is_encrypted() {
             return Ok((Box::new(stream), ours));
@@ -88,14 +88,16 @@ impl Connector {
     }
 
     /// The addresses of a callback that may be called.
-    async fn addresses(&self, callback: &Callback, waits: &AtomicBool) -> Result<Vec<SocketAddr>, Unanswered> {
+    async fn addresses(&self, callback: &Callback, waits: &AtomicBool) -> Result<Vec<SocketAddr>, RequestFailure> {
         let addresses = match callback.host() {
             Host::Ipv4(address) => vec![IpAddr::from(*address)],
             Host::Ipv6(address) => vec![IpAddr::from(*address)],
-            Host::Domain(name) => self.look_up(name, waits).await.map_err(|error| Unanswered::looking_up(&error))?,
+            Host::Domain(name) => {
+                self.look_up(name, waits).await.map_err(|error| RequestFailure::looking_up(&error))?
+            }
         };
         let allowed = callback.may_be_called_at(&addresses, &self.rules);
-        let allowed = allowed.map_err(|refused| Unanswered::NotCalled(format!("{addresses:?}: {refused}")))?;
+        let allowed = allowed.map_err(|refused| RequestFailure::NotCalled(format!("{addresses:?}: {refused}")))?;
         self.of_others(allowed, local_addresses::has)
     }
 
@@ -119,17 +121,18 @@ impl Connector {
         &self,
         addresses: Vec<SocketAddr>,
         is_ours: impl Fn(IpAddr) -> io::Result<bool>,
-    ) -> Result<Vec<SocketAddr>, Unanswered> {
+    ) -> Result<Vec<SocketAddr>, RequestFailure> {
         let mut of_others = Vec::new();
         for at in addresses {
             let asked = if self.is_allowed(at.ip()) { Ok(false) } else { is_ours(at.ip()) };
-            let unknown = |error| Unanswered::NotTried(format!("whether {} is this machine's own: {error}", at.ip()));
+            let unknown =
+                |error| RequestFailure::NotTried(format!("whether {} is this machine's own: {error}", at.ip()));
             if !asked.map_err(unknown)? {
                 of_others.push(at);
             }
         }
         if of_others.is_empty() {
-            return Err(Unanswered::NotCalled(format!("this machine's own: {}", Refused::Address)));
+            return Err(RequestFailure::NotCalled(format!("this machine's own: {}", Refused::Address)));
         }
         Ok(of_others)
     }
@@ -172,7 +175,7 @@ async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::unanswered::NOT_CALLED;
+    use super::super::request_failure::NOT_CALLED;
     use super::*;
     use crate::webhook::{NOT_PUBLIC, THIS_MACHINE};
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
@@ -196,11 +199,11 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
     }
 
-    fn addresses(connector: &Connector, callback: &Callback) -> Result<Vec<SocketAddr>, Unanswered> {
+    fn addresses(connector: &Connector, callback: &Callback) -> Result<Vec<SocketAddr>, RequestFailure> {
         run(connector.addresses(callback, &AtomicBool::default()))
     }
 
-    fn connect(connector: &Connector, callback: &Callback) -> Result<(Box<dyn Stream>, bool), Unanswered> {
+    fn connect(connector: &Connector, callback: &Callback) -> Result<(Box<dyn Stream>, bool), RequestFailure> {
         run(connector.connect(callback, &AtomicBool::default()))
     }
 
@@ -311,7 +314,7 @@ mod tests {
             connector(rules.clone(), Vec::new()).0.of_others(addresses.to_vec(), |address| Ok(address == ours.ip()))
         };
         assert_eq!(called(&rules, &[ours, others]), Ok(vec![others]));
-        assert!(matches!(called(&rules, &[ours]), Err(Unanswered::NotCalled(_))));
+        assert!(matches!(called(&rules, &[ours]), Err(RequestFailure::NotCalled(_))));
         let allowed = Notifications { allow_networks: vec!["93.184.216.34".parse().unwrap()], ..rules };
         assert_eq!(called(&allowed, &[ours]), Ok(vec![ours]));
     }

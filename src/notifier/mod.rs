@@ -18,8 +18,8 @@ mod connect;
 mod event_loop;
 mod leased_subscription;
 mod local_addresses;
+mod request_failure;
 mod send;
-mod unanswered;
 
 pub use event_loop::run;
 

@@ -1,7 +1,7 @@
 //! The settings of the Dovecot on this machine, as doveconf(1) prints them.
 
 use crate::base::deadline::Deadline;
-use crate::base::printed::output_of;
+use crate::base::program_output::output_of;
 
 /// The second one for users without /usr/bin in PATH.
 const DOVECONF: [&str; 2] = ["doveconf", "/usr/bin/doveconf"];

@@ -7,8 +7,8 @@ use super::redelivery::{self, RedeliveryError};
 use super::replay::{self, ReplayOutcome, TOO_LARGE, message_of};
 use crate::base::deadline::Deadline;
 use crate::base::hex;
+use crate::base::text_enum::text_enum;
 use crate::base::timestamp::span;
-use crate::base::words::words;
 use crate::database::DatabaseError;
 use crate::ledger::audit_queries::{self, DeliveredCopy, Mailboxes, RecordedCopy};
 use crate::ledger::deliveries::{DeliveryQuery, KnownDelivery, each_delivery, known_delivery};
@@ -20,7 +20,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-words! {
+text_enum! {
     /// The kind of a redelivery.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum RedeliveryKind {

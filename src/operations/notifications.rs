@@ -12,7 +12,7 @@ use crate::ledger::notifications::bulk;
 pub(crate) use crate::ledger::notifications::bulk::Many;
 use crate::ledger::notifications::history;
 pub(crate) use crate::ledger::notifications::history::{
-    NotificationAttempt, Pending, Taken, events_after, message, newest, pending, pending_one, taken, tries,
+    NotificationAttempt, Pending, Taken, attempts, events_after, message, newest, pending, pending_one, taken,
 };
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::{Behind, NotificationFigures, Overview, figures};
@@ -56,8 +56,8 @@ pub(crate) fn enqueue_event(
     (event, position): (Uuid, i64),
 ) -> Result<(), DatabaseError> {
     let object = subscription.to_string();
-    let tell = |database: &mut dyn Database| history::enqueue_event(database, subscription, position);
-    logged(database, by, Operation::NotifiedAgain, Some(&object), tell, |()| OperationResult::to(payload::id(event)))
+    let change = |database: &mut dyn Database| history::enqueue_event(database, subscription, position);
+    logged(database, by, Operation::NotifiedAgain, Some(&object), change, |()| OperationResult::to(payload::id(event)))
 }
 
 /// Queues the events of a time span for redelivery to a subscription, or only those that were given up.
@@ -71,9 +71,9 @@ pub(crate) fn enqueue_range(
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
     let object = subscription.to_string();
-    let tell =
+    let change =
         |database: &mut dyn Database| bulk::enqueue_range(database, subscription, span, after, only_failed, until);
-    logged(database, by, Operation::NotifiedAgain, Some(&object), tell, due_again)
+    logged(database, by, Operation::NotifiedAgain, Some(&object), change, due_again)
 }
 
 /// Queues given-up notifications for redelivery: of one subscription or of all, since a moment or of any age. The work ends with
@@ -86,8 +86,8 @@ pub(crate) fn redeliver(
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
     let object = subscription.map(|id| id.to_string());
-    let tell = |database: &mut dyn Database| bulk::requeue_failed(database, subscription, since, until);
-    logged(database, by, Operation::NotifiedAgain, object.as_deref(), tell, due_again)
+    let change = |database: &mut dyn Database| bulk::requeue_failed(database, subscription, since, until);
+    logged(database, by, Operation::NotifiedAgain, object.as_deref(), change, due_again)
 }
 
 fn due_again(many: &Many) -> OperationResult {

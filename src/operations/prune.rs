@@ -7,7 +7,7 @@
 //!    of its own, so it finds that attempt, and the message stays. A later delivery waits for the lock, and records a new
 //!    message.
 
-use crate::base::words::words;
+use crate::base::text_enum::text_enum;
 use crate::config::Retention;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::retention::{self, OldAttempts, OldEvents, OldMessage, OldMessages, OldOperations, OldSources};
@@ -16,7 +16,7 @@ use crate::lock::Acquired;
 use serde::Serialize;
 use std::time::Duration;
 
-words! {
+text_enum! {
     /// The kinds of rows that are removed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "lowercase")]

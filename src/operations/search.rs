@@ -1,6 +1,6 @@
 //! Recognizes what a person searches for, and finds recorded messages by it: for `trace`, the web UI and the API.
 
-use crate::base::words::words;
+use crate::base::text_enum::text_enum;
 use crate::database::{DatabaseError, Dialect};
 use crate::ledger::activity::{self, By, Wanted};
 use crate::ledger::message_addresses::{self, AddressIndexing, AddressPattern};
@@ -21,7 +21,7 @@ const INDEXING: Duration = Duration::from_secs(5);
 /// How many attempts of one queue id are read, the newest.
 const MOST_ATTEMPTS: usize = 500;
 
-words! {
+text_enum! {
     /// The meaning that was given to a search text.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
     pub(crate) enum TakenAs {

@@ -1,6 +1,6 @@
 //! The state of a message that the API has accepted, for each recipient: from the queue of this host, and from the ledger.
 
-use crate::base::words::words;
+use crate::base::text_enum::text_enum;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::notifications::history::{Message, message};
@@ -10,7 +10,7 @@ use crate::queue::{Entry, Queue, QueueError, State};
 use std::path::Path;
 use thiserror::Error;
 
-words! {
+text_enum! {
     /// The state of a submission, overall or for one recipient. The first one that any recipient has is that of all.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) enum SubmissionState {

@@ -158,7 +158,7 @@ pub(crate) fn delete(
 const LONGEST: usize = 511;
 
 /// The types of events that can be subscribed to.
-pub(crate) const TYPES: [&str; EventType::WORDS.len()] = EventType::WORDS;
+pub(crate) const TYPES: [&str; EventType::TEXTS.len()] = EventType::TEXTS;
 
 /// The event types among these names, without duplicates.
 pub(crate) fn types(named: &[String]) -> Vec<&'static str> {

@@ -4,7 +4,7 @@
 //! text that was published by mistake.
 
 use super::operations_log::{OperationResult, logged};
-use crate::base::words::words;
+use crate::base::text_enum::text_enum;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::api_tokens::{self, NewApiToken};
@@ -25,7 +25,7 @@ const LONGEST_NAME: usize = 48;
 /// The default limit of requests per second.
 pub(crate) const RATE: u32 = 50;
 
-words! {
+text_enum! {
     /// The permissions of a token, as `--scope` takes them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Scope {
@@ -200,7 +200,7 @@ mod tests {
             last_used_at: None,
             valid: true,
         };
-        for (has, wants) in Scope::WORDS.iter().flat_map(|has| Scope::ALL.map(|wants| (has, wants))) {
+        for (has, wants) in Scope::TEXTS.iter().flat_map(|has| Scope::ALL.map(|wants| (has, wants))) {
             let expected =
                 *has == wants.as_str() || (*has == "subscriptions:write" && wants == Scope::SubscriptionsRead);
             assert_eq!(wants.is_of(&token(has)), expected, "{has} {wants:?}");

@@ -3,7 +3,7 @@
 use super::incoming::caller_gone;
 use crate::base::deadline::Deadline;
 use crate::delivery::{Caller, StatusDetail, Verdict};
-use crate::protocol::client::{self, Handing, Lost, NotTaken, milliseconds};
+use crate::protocol::client::{self, Handover, Lost, NotTaken, milliseconds};
 use crate::protocol::{Recipient, Request};
 use crate::site::Envelope;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(super) fn hand_over(
     deadline: Deadline,
 ) -> Result<Verdict, String> {
     let request = request(envelope, lock_wait, raw);
-    let verdict = match client::hand_over(socket, Handing { request: &request, message: raw, caller, deadline }) {
+    let verdict = match client::hand_over(socket, Handover { request: &request, message: raw, caller, deadline }) {
         client::HandoverResult::NotTaken(NotTaken { why, .. }) => return Err(why),
         client::HandoverResult::CallerGone => {
             let verdict = caller_gone();

@@ -229,20 +229,25 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     front::prepare(&config).map_err(unavailable)?;
     let server = LmtpServer::new(&config, host, lmtp).map_err(unavailable)?;
     let disk = DiskFiguresReader::of(&config.service);
-    front::run(&config, arguments.master.is_some(), |Inside { hand, ask, started, ended, stop }| async move {
-        let (tell, service) = watch::channel(None);
+    front::run(&config, arguments.master.is_some(), |Inside { submissions, ask, started, ended, stop }| async move {
+        let (service_sender, service) = watch::channel(None);
         let (tally, max_connections) = (server.tally(), server.max_connections());
         let sources =
             Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections, disk: disk.clone() };
         let lmtp = async {
             // Without LMTP this process is useless, so it ends. The next front may succeed.
-            server.run(hand, stop.clone()).await.map_err(|source| FrontError::System { doing: "serving LMTP", source })
+            server
+                .run(submissions, stop.clone())
+                .await
+                .map_err(|source| FrontError::System { doing: "serving LMTP", source })
         };
         let shown = async {
             match master {
                 None => std::future::pending().await,
                 Some(master) => {
-                    if let Err(error) = report_to_master(master, ask, started, ended, stop.clone(), tell, disk).await {
+                    if let Err(error) =
+                        report_to_master(master, ask, started, ended, stop.clone(), service_sender, disk).await
+                    {
                         tracing::warn!(%error, "the master cannot be talked with");
                     }
                 }

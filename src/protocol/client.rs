@@ -43,7 +43,7 @@ pub(crate) fn socket_path(text: &str) -> Result<PathBuf, String> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Handing<'a> {
+pub(crate) struct Handover<'a> {
     /// Each attempt sets the remaining time in it.
     pub request: &'a Request,
     pub message: &'a [u8],
@@ -92,7 +92,7 @@ enum Failed {
 }
 
 /// Passes a message to the service, and waits for the result.
-pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> HandoverResult {
+pub(crate) fn hand_over(socket: &Path, handing: Handover<'_>) -> HandoverResult {
     let patience = for_one_try(handing.deadline.remaining());
     let mut reason = String::new();
     for number in 1..=TRIES {
@@ -109,7 +109,7 @@ pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> HandoverResult {
     HandoverResult::NotTaken(NotTaken { why: reason, no_service: false })
 }
 
-impl Handing<'_> {
+impl Handover<'_> {
     /// One attempt. `Ok` if no further attempt may follow. Without Go, the end of the connection withdraws the message.
     fn once(&self, socket: &Path, until: Instant) -> Result<HandoverResult, Failed> {
         // Replies are small.
@@ -298,7 +298,7 @@ mod tests {
         let path = folder.path().join("clients.sock");
         let request = Request { source: Source::Queue, ..Request::to(&["doug@x"], 0) };
         let deadline = Deadline::after(Duration::from_mins(4));
-        let handing = Handing { request: &request, message: b"", caller: &NoCaller, deadline };
+        let handing = Handover { request: &request, message: b"", caller: &NoCaller, deadline };
         let is_missing = || match hand_over(&path, handing) {
             HandoverResult::NotTaken(not_taken) => not_taken.no_service,
             other => panic!("{other:?}"),

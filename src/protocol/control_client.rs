@@ -12,7 +12,7 @@ pub(crate) const SHORT: Duration = Duration::from_secs(30);
 
 /// Why the master could not answer.
 #[derive(Debug, Error)]
-pub(crate) enum NotAsked {
+pub(crate) enum ControlError {
     #[error("maildropd is not running")]
     NotRunning,
     #[error("{0}: only root and the user that the service runs as may ask it: use sudo")]
@@ -22,48 +22,41 @@ pub(crate) enum NotAsked {
     #[error("it has ended without an answer")]
     Ended,
     #[error("what answers is not maildropd: {0}")]
-    Another(serde_json::Error),
+    NotMaildropd(serde_json::Error),
 }
 
 /// Whether a master listens. Nothing is sent, because a master that hangs counts as running.
 pub(crate) fn is_running(socket: &Path) -> bool {
-    !matches!(UnixStream::connect(socket).map_err(not_connected), Err(NotAsked::NotRunning))
+    !matches!(UnixStream::connect(socket).map_err(not_connected), Err(ControlError::NotRunning))
 }
 
-pub(crate) fn ask(socket: &Path, command: Command, patience: Duration) -> Result<Answer, NotAsked> {
+pub(crate) fn ask(socket: &Path, command: Command, patience: Duration) -> Result<Answer, ControlError> {
     let mut stream = UnixStream::connect(socket).map_err(not_connected)?;
     let silent = |error: io::Error| match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => NotAsked::Ended,
-        io::ErrorKind::WouldBlock => NotAsked::Silent(io::ErrorKind::TimedOut.into()),
-        _ => NotAsked::Silent(error),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ControlError::Ended,
+        io::ErrorKind::WouldBlock => ControlError::Silent(io::ErrorKind::TimedOut.into()),
+        _ => ControlError::Silent(error),
     };
     stream.set_read_timeout(Some(patience)).map_err(silent)?;
     stream.set_write_timeout(Some(SHORT)).map_err(silent)?;
-    let key = if command == Command::Status { None } else { read_key(socket)? };
+    // The master writes the file before it listens, and removes it when it ends.
+    let read_key = || std::fs::read_to_string(key_beside(socket)).map_err(not_connected);
+    let key = if command == Command::Status { None } else { Some(read_key()?) };
     stream.write_all(line(&Request { command, key }).as_bytes()).map_err(silent)?;
     let mut answer = String::new();
     let limit = u64::try_from(2 * LONGEST_LINE).unwrap_or(u64::MAX);
     BufReader::new(stream.take(limit)).read_line(&mut answer).map_err(silent)?;
     if answer.is_empty() {
-        return Err(NotAsked::Ended);
+        return Err(ControlError::Ended);
     }
-    serde_json::from_str(&answer).map_err(NotAsked::Another)
+    serde_json::from_str(&answer).map_err(ControlError::NotMaildropd)
 }
 
-/// Without the file there is no key to send, and the master decides.
-fn read_key(socket: &Path) -> Result<Option<String>, NotAsked> {
-    match std::fs::read_to_string(key_beside(socket)) {
-        Ok(key) => Ok(Some(key)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(NotAsked::NotAllowed(error)),
-    }
-}
-
-fn not_connected(error: io::Error) -> NotAsked {
+fn not_connected(error: io::Error) -> ControlError {
     match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => NotAsked::NotRunning,
-        io::ErrorKind::PermissionDenied => NotAsked::NotAllowed(error),
-        _ => NotAsked::Silent(error),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::NotRunning,
+        io::ErrorKind::PermissionDenied => ControlError::NotAllowed(error),
+        _ => ControlError::Silent(error),
     }
 }
 
@@ -74,7 +67,7 @@ mod tests {
     use std::thread;
 
     /// The result of a request to a master that does this with its client.
-    fn asked(master: impl FnOnce(UnixStream) + Send, patience: Duration) -> Result<Answer, NotAsked> {
+    fn asked(master: impl FnOnce(UnixStream) + Send, patience: Duration) -> Result<Answer, ControlError> {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("control.sock");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -88,22 +81,22 @@ mod tests {
     fn no_service_and_one_that_may_not_be_asked_are_distinguished() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("control.sock");
-        let nobody = |socket: &Path| matches!(ask(socket, Command::Stop, SHORT), Err(NotAsked::NotRunning));
+        let nobody = |socket: &Path| matches!(ask(socket, Command::Stop, SHORT), Err(ControlError::NotRunning));
         assert!(nobody(&socket));
         drop(UnixListener::bind(&socket).unwrap());
         assert!(nobody(&socket));
         // Root may connect to any socket, so that the test cannot be refused.
-        assert!(matches!(not_connected(io::ErrorKind::PermissionDenied.into()), NotAsked::NotAllowed(_)));
-        assert!(matches!(not_connected(io::ErrorKind::OutOfMemory.into()), NotAsked::Silent(_)));
+        assert!(matches!(not_connected(io::ErrorKind::PermissionDenied.into()), ControlError::NotAllowed(_)));
+        assert!(matches!(not_connected(io::ErrorKind::OutOfMemory.into()), ControlError::Silent(_)));
     }
 
     #[test]
     fn a_master_that_ends_without_an_answer_is_not_taken_for_a_silent_one() {
-        assert!(matches!(asked(drop, SHORT), Err(NotAsked::Ended)));
+        assert!(matches!(asked(drop, SHORT), Err(ControlError::Ended)));
         let read_and_ended = |stream: UnixStream| {
             BufReader::new(stream).read_line(&mut String::new()).unwrap();
         };
-        assert!(matches!(asked(read_and_ended, SHORT), Err(NotAsked::Ended)));
+        assert!(matches!(asked(read_and_ended, SHORT), Err(ControlError::Ended)));
         let silent = |mut stream: UnixStream| {
             stream.read_to_end(&mut Vec::new()).unwrap();
         };
@@ -121,6 +114,6 @@ mod tests {
         };
         assert!(!asked(longest, SHORT).unwrap().done);
         let endless = |mut stream: UnixStream| while stream.write_all(&[b' '; 1 << 16]).is_ok() {};
-        assert!(matches!(asked(endless, SHORT), Err(NotAsked::Another(_))));
+        assert!(matches!(asked(endless, SHORT), Err(ControlError::NotMaildropd(_))));
     }
 }

@@ -127,7 +127,7 @@ pub(crate) mod tests {
         let gone = gone(Role::Worker);
         let runs = Process { pid: Some(7), ..gone.clone() };
         let ready = Process { ready: true, ..runs.clone() };
-        for (process, standing) in [
+        for (process, state) in [
             (Process { ending: true, ..ready.clone() }, "ending"),
             (Process { throttled: true, ..ready.clone() }, "ready, throttled"),
             (ready, "ready"),
@@ -135,7 +135,7 @@ pub(crate) mod tests {
             (Process { starts_in_s: Some(42.0), throttled: true, ..gone.clone() }, "starts in 42s, throttled"),
             (gone, "gone"),
         ] {
-            assert_eq!(process.state(), standing);
+            assert_eq!(process.state(), state);
         }
         assert_eq!((age(3600.0), age(-1.0), age(f64::NAN)), ("1h".into(), "-".into(), "-".into()));
     }

@@ -330,7 +330,7 @@ impl Claim {
     fn back_as(&self, name: Name) -> Result<Option<Name>, QueueError> {
         let there = self.folders.work.rename_to_a_free(self.name.to_string().as_str(), &self.folders.new, name)?;
         if there.is_none() {
-            warn!(message = self.name.id(), "the file of a claim has left work/ by another hand");
+            warn!(message = self.name.id(), "another process has taken the file of a claim out of work/");
         }
         Ok(there)
     }
@@ -338,7 +338,7 @@ impl Claim {
     /// Removes the file by its name, which still stands for it: no process takes a locked file out of `work/`.
     fn remove(&self) -> Result<(), QueueError> {
         if !self.folders.work.remove(self.name.to_string().as_str())? {
-            warn!(message = self.name.id(), "the file of a claim has left work/ by another hand");
+            warn!(message = self.name.id(), "another process has taken the file of a claim out of work/");
         }
         self.folders.work.sync()
     }

@@ -73,14 +73,14 @@ pub enum FrontError {
 #[derive(Clone, Debug)]
 pub struct Inside {
     /// Passes a message to the broker.
-    pub hand: mpsc::Sender<InflightMessage>,
+    pub submissions: mpsc::Sender<InflightMessage>,
     /// Requests a report from the broker.
     pub ask: mpsc::Sender<oneshot::Sender<Report>>,
     /// The workers that the master has started, and that have not ended.
     pub started: watch::Sender<Started>,
     /// Reports to the broker how a worker's process has ended.
     pub ended: mpsc::Sender<WorkerEnd>,
-    /// Becomes true when this process must end. The broker waits until all clones of `hand` are dropped.
+    /// Becomes true when this process must end. The broker waits until all clones of `submissions` are dropped.
     pub stop: watch::Receiver<bool>,
 }
 
@@ -124,25 +124,25 @@ where
         let (started, admitted) = watch::channel(Started::new());
         sockets.listen(listen(&clients)?, Peers::Clients, whole(service.max_connections), None);
         sockets.listen(listen(&workers)?, Peers::Workers, MOST_WORKERS, has_master.then_some(admitted));
-        let (hand, handed) = mpsc::channel(1);
+        let (submissions, submitted) = mpsc::channel(1);
         let (ask, asked) = mpsc::channel(1);
-        let (tell_ended, ended) = mpsc::channel(16);
-        let (tell, stop) = oneshot::channel();
-        let (tell_beside, beside_stops) = watch::channel(false);
+        let (ended_sender, ended) = mpsc::channel(16);
+        let (stop_sender, stop) = oneshot::channel();
+        let (stop_beside, beside_stops) = watch::channel(false);
         let ends = Stop::on_signals().map_err(system("setting up signals"))?;
         let within = config.delivery.deadline.saturating_add(PAST_THE_DEADLINE);
         let signals = async move {
-            ends.until_asked().await;
+            ends.until_requested().await;
             info!("the front ends, once all that has begun is answered");
-            let _ = tell.send(within);
-            let _ = tell_beside.send(true);
+            let _ = stop_sender.send(within);
+            let _ = stop_beside.send(true);
             std::future::pending::<()>().await;
         };
         sockets.write_crashes(queue).map_err(system("starting a thread"))?;
         upgrade::start(config.clone()).map_err(system("starting a thread"))?;
         let broker = Broker::new(broker_settings(config), remembered, Instant::now());
         info!(clients = %clients.display(), workers = %workers.display(), "the front is ready");
-        let beside = beside(Inside { hand, ask, started, ended: tell_ended, stop: beside_stops });
+        let beside = beside(Inside { submissions, ask, started, ended: ended_sender, stop: beside_stops });
         let beside = async {
             match beside.await {
                 Ok(()) => std::future::pending().await,
@@ -150,7 +150,7 @@ where
             }
         };
         tokio::select! {
-            () = sockets.run(broker, handed, asked, ended, stop) => {}
+            () = sockets.run(broker, submitted, asked, ended, stop) => {}
             error = beside => return Err(error),
             () = signals => {}
         }

@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_mins(1);
 /// The master's end, and the channels behind the front's end.
 struct Scene {
     says: OwnedWriteHalf,
-    hears: Lines<BufReader<OwnedReadHalf>>,
+    lines: Lines<BufReader<OwnedReadHalf>>,
     broker: watch::Sender<Broker>,
     started: watch::Receiver<Started>,
     ended: mpsc::Receiver<WorkerEnd>,
@@ -29,22 +29,22 @@ impl Scene {
         theirs.set_nonblocking(true).unwrap();
         ours.set_nonblocking(true).unwrap();
         let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Broker>>(1);
-        let (tell_ended, ended) = mpsc::channel(1);
-        let (tell_started, started) = watch::channel(Started::new());
-        let ((stop, stops), (tell_service, service)) = (watch::channel(false), watch::channel(None));
+        let (ended_sender, ended) = mpsc::channel(1);
+        let (started_sender, started) = watch::channel(Started::new());
+        let ((stop, stops), (service_sender, service)) = (watch::channel(false), watch::channel(None));
         let (broker, is) = watch::channel(Broker::default());
         tokio::spawn(async move {
-            while let Some(tell) = asked.recv().await {
+            while let Some(reply) = asked.recv().await {
                 let report = is.borrow().clone();
-                let _ = tell.send(report);
+                let _ = reply.send(report);
             }
         });
         let disk = DiskFiguresReader::of(&crate::service::configured(folder).service);
         let front = tokio::spawn(async move {
-            report_to_master(theirs, ask, tell_started, tell_ended, stops, tell_service, disk).await
+            report_to_master(theirs, ask, started_sender, ended_sender, stops, service_sender, disk).await
         });
-        let (hears, says) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
-        Self { says, hears: BufReader::new(hears).lines(), broker, started, ended, stop, service, front }
+        let (lines, says) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
+        Self { says, lines: BufReader::new(lines).lines(), broker, started, ended, stop, service, front }
     }
 
     async fn say(&mut self, notice: &ToFront) {
@@ -52,8 +52,8 @@ impl Scene {
     }
 
     /// The next report: whether the front accepts, whether the database is unavailable, the figures, and the timer's tasks.
-    async fn hear(&mut self) -> (bool, bool, Map<String, Value>, Vec<Task>) {
-        let text = tokio::time::timeout(LONG, self.hears.next_line()).await.unwrap().unwrap().unwrap();
+    async fn next_report(&mut self) -> (bool, bool, Map<String, Value>, Vec<Task>) {
+        let text = tokio::time::timeout(LONG, self.lines.next_line()).await.unwrap().unwrap().unwrap();
         match serde_json::from_str(&text).unwrap() {
             FromFront::Status { accepting, database_away, known, timer } => {
                 (accepting, database_away.is_some(), known, timer)
@@ -67,17 +67,17 @@ impl Scene {
 async fn it_says_how_it_stands_when_it_is_asked() {
     let mut scene = Scene::new(Path::new("/nonexistent"));
     scene.say(&ToFront::Ask).await;
-    let (accepting, away, known, _) = scene.hear().await;
+    let (accepting, away, known, _) = scene.next_report().await;
     assert_eq!((accepting, away, known.get("busy")), (true, false, Some(&Value::from(0))));
     let gauges = Gauges { busy: 3, ready: 2, ..Gauges::default() };
     scene.broker.send_modify(|broker| broker.gauges = gauges);
     scene.broker.send_modify(|broker| broker.database_away = Some("no".into()));
     scene.stop.send_replace(true);
     scene.say(&ToFront::Ask).await;
-    let (accepting, away, known, _) = scene.hear().await;
+    let (accepting, away, known, _) = scene.next_report().await;
     assert_eq!((accepting, away), (false, true));
     assert_eq!((known.get("busy"), known.get("ready")), (Some(&Value::from(3)), Some(&Value::from(2))));
-    drop((scene.says, scene.hears));
+    drop((scene.says, scene.lines));
     assert_eq!(scene.front.await.unwrap().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
 }
 
@@ -125,7 +125,7 @@ async fn what_the_timer_has_written_down_is_reported_as_soon_as_it_is_seen() {
     let until = Instant::now() + LONG;
     let timer = loop {
         scene.say(&ToFront::Ask).await;
-        let (.., timer) = scene.hear().await;
+        let (.., timer) = scene.next_report().await;
         if !timer.is_empty() {
             break timer;
         }
@@ -142,7 +142,7 @@ async fn what_is_in_the_file_queue_is_reported_as_soon_as_it_is_seen() {
     let until = Instant::now() + LONG;
     loop {
         scene.say(&ToFront::Ask).await;
-        let (_, _, known, _) = scene.hear().await;
+        let (_, _, known, _) = scene.next_report().await;
         if known.contains_key("file_queue_new") {
             break;
         }

@@ -12,10 +12,10 @@ pub mod master;
 pub mod master_link;
 #[cfg(test)]
 mod outage_tests;
+mod process_watchdog;
 pub mod runner;
 pub mod shunt;
 pub mod timer;
-mod watchdog;
 pub mod worker;
 
 /// A configuration for tests, with its folders in `folder`.

@@ -168,7 +168,7 @@ impl OutageWorld {
         }
         let beating: Vec<_> = self.slots.iter().filter_map(Slot::connection).collect();
         for connection in beating {
-            self.tell(Event::WorkerBeat { connection });
+            self.handle(Event::WorkerBeat { connection });
         }
         if let Some(front) = self.front.as_mut().filter(|front| self.now >= front.next_tick()) {
             let actions = front.tick(self.now);
@@ -227,7 +227,7 @@ impl OutageWorld {
                 self.connections += 1;
                 let connection = ConnectionId(self.connections);
                 slot.process = Process::Waits(connection);
-                self.tell(Event::WorkerReady { connection, name: b"x".to_vec(), pid: i32::try_from(at).ok() });
+                self.handle(Event::WorkerReady { connection, name: b"x".to_vec(), pid: i32::try_from(at).ok() });
             }
             Process::Delivers { until, .. } if self.now >= *until => self.ends_its_delivery(at),
             Process::None(_) | Process::Looks(_) | Process::Waits(_) | Process::Delivers { .. } => {}
@@ -246,8 +246,8 @@ impl OutageWorld {
         if dies {
             slot.process = Process::None(now + slot.restarts.died(now - slot.since));
             let (pid, end) = (u32::try_from(at).unwrap(), End::Signal(signal_hook::consts::SIGKILL));
-            self.tell(Event::WorkerGone { connection: by });
-            self.tell(Event::ProcessEnded(WorkerEnd { pid, end, by_us: false, said: Vec::new() }));
+            self.handle(Event::WorkerGone { connection: by });
+            self.handle(Event::ProcessEnded(WorkerEnd { pid, end, by_us: false, said: Vec::new() }));
             return;
         }
         let is_ours = self.front.is_some() && by.0 > self.before_this_front;
@@ -268,12 +268,12 @@ impl OutageWorld {
         let results = vec![WireVerdict::from(&verdict); recipients];
         let reply = Reply { id, results, leaving: false, logins: Logins::default(), database };
         let body = Header::Reply(reply).frame(b"").unwrap();
-        self.tell(Event::WorkerAnswered { connection: by, address, body });
+        self.handle(Event::WorkerAnswered { connection: by, address, body });
     }
 }
 
 impl OutageWorld {
-    fn tell(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         let Some(front) = &mut self.front else { return };
         let actions = front.handle(event, self.now);
         self.done(actions);
@@ -344,7 +344,7 @@ impl OutageWorld {
         if self.front.is_some() {
             let id = LocalId(self.messages);
             self.open.insert(id);
-            self.tell(Event::Handed { id, request, body: Body::Memory(MESSAGE.to_vec()) });
+            self.handle(Event::Submitted { id, request, body: Body::Memory(MESSAGE.to_vec()) });
         }
     }
 

@@ -22,7 +22,7 @@ use crate::base::stop::Stop;
 use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};
 use crate::lock::Shard;
-use crate::protocol::client::{self, Handing, HandoverResult, Lost, NotTaken};
+use crate::protocol::client::{self, Handover, HandoverResult, Lost, NotTaken};
 use crate::protocol::zmtp::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::protocol::{Recipient, Request, Source, chunk_recipients};
 use crate::queue::{Claim, DueList, Queue, QueueError, Settlement};
@@ -148,7 +148,7 @@ impl<'a> Runner<'a> {
             let request = request(&claim, some);
             let longest = self.config.delivery.deadline;
             let deadline = Deadline::after(time_for(some.len(), claim.message().len(), claim.tries(), longest));
-            let handing = Handing { request: &request, message: claim.message(), caller: &NoCaller, deadline };
+            let handing = Handover { request: &request, message: claim.message(), caller: &NoCaller, deadline };
             let (why, then) = match client::hand_over(&self.config.service.clients_socket(), handing) {
                 HandoverResult::Answered(verdicts) => {
                     for (recipient, verdict) in some.iter().zip(&verdicts) {

@@ -11,7 +11,7 @@
 //! the log, that copy is then the last. A file keeps the results of the last runs. So a new process continues the schedule of the
 //! previous one, and `service status` shows the results.
 
-use super::watchdog;
+use super::process_watchdog;
 use crate::base::back_off::doubled;
 use crate::base::deadline::Deadline;
 use crate::base::readiness;
@@ -93,7 +93,7 @@ impl TimerSettings {
 pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     let system = |doing| move |source| TimerError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
-    let watchdog = watchdog::start().map_err(system("starting a thread"))?;
+    let watchdog = process_watchdog::start().map_err(system("starting a thread"))?;
     let written = written_down(&settings.state);
     let mut tasks = planned_tasks(&settings, site.imap_of_named_users().is_some(), &written);
     let timer = Timer { site, stop, watchdog };

@@ -79,7 +79,7 @@ fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
     let mail = folder.path().join("mail");
     create_directory(&mail).unwrap();
     let site = Site::embedded(Embedded::new(mail.clone()));
-    let timer = Timer { site: &site, stop: Stop::on_signals().unwrap(), watchdog: watchdog::start().unwrap() };
+    let timer = Timer { site: &site, stop: Stop::on_signals().unwrap(), watchdog: process_watchdog::start().unwrap() };
     play(&timer, &mail)
 }
 

@@ -276,11 +276,11 @@ impl Mail {
 
     /// What there is to tell of a copy of which nothing was known.
     fn event<'a>(&'a self, copy: &CopyRecord<'a>) -> EventRecord<'a> {
-        let standing = match copy.state {
+        let before = match copy.state {
             CopyState::Delivered(placement) => EventState::Delivered(placement),
             CopyState::Owed(reason) => EventState::Owed(reason),
         };
-        let (kind, diff) = change(copy.role, None, standing).unwrap();
+        let (kind, diff) = change(copy.role, None, before).unwrap();
         EventRecord {
             event: Uuid::now_v7(),
             kind,

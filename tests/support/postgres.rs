@@ -291,11 +291,11 @@ impl Mail {
         user: &'a str,
         mailbox: &'a str,
     ) -> EventRecord<'a> {
-        let standing = match state {
+        let before = match state {
             CopyState::Delivered(placement) => EventState::Delivered(placement),
             CopyState::Owed(reason) => EventState::Owed(reason),
         };
-        let (kind, diff) = change(role, None, standing).unwrap();
+        let (kind, diff) = change(role, None, before).unwrap();
         EventRecord {
             event: Uuid::now_v7(),
             kind,

@@ -134,17 +134,17 @@ fn pass_signals_on(send: Sender<ProgramEvent>) -> Result<(), Failure> {
     // Ctrl-Z stops the terminal's foreground group. A program with a group of its own would continue, while we are
     // stopped and lose its lock, and another machine starts the same program. So SIGTSTP is caught, and stops nothing.
     let stop = has_own_group().then_some(SIGTSTP);
-    let heard = PASSED_ON.iter().map(|(number, _)| *number).chain(stop);
-    let heard = heard.filter(|number| ignored & (1 << (number - 1)) == 0);
-    let mut signals = Signals::new(heard).map_err(refused("setting up signals"))?;
-    let hear = move || {
+    let passed_on = PASSED_ON.iter().map(|(number, _)| *number).chain(stop);
+    let passed_on = passed_on.filter(|number| ignored & (1 << (number - 1)) == 0);
+    let mut signals = Signals::new(passed_on).map_err(refused("setting up signals"))?;
+    let pass_on = move || {
         for signal in signals.forever() {
             if signal != SIGTSTP && send.send(ProgramEvent::Signal(signal)).is_err() {
                 return;
             }
         }
     };
-    thread::Builder::new().name("signals".into()).spawn(hear).map_err(refused("starting the signals' thread"))?;
+    thread::Builder::new().name("signals".into()).spawn(pass_on).map_err(refused("starting the signals' thread"))?;
     Ok(())
 }
 

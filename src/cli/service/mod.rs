@@ -7,7 +7,7 @@ use super::progress::Progress;
 use super::{Ended, Failure, complain, fail, help, say};
 use crate::config::{CONFIGURATION, Config, Service, runtime_directory_of};
 use crate::protocol::control::Command as Order;
-use crate::protocol::control_client::{NotAsked, SHORT, ask};
+use crate::protocol::control_client::{ControlError, SHORT, ask};
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -90,12 +90,12 @@ pub(crate) fn run(command: &Command) -> Ended {
     Ok(ExitCode::Ok)
 }
 
-fn not_asked(problem: &NotAsked, socket: &Path) -> Failure {
+fn not_asked(problem: &ControlError, socket: &Path) -> Failure {
     let status = match problem {
-        NotAsked::NotRunning => NOT_RUNNING,
-        NotAsked::NotAllowed(_) => ExitCode::NoPerm.into(),
-        NotAsked::Another(_) => ExitCode::Protocol.into(),
-        NotAsked::Silent(_) | NotAsked::Ended => ExitCode::Unavailable.into(),
+        ControlError::NotRunning => NOT_RUNNING,
+        ControlError::NotAllowed(_) => ExitCode::NoPerm.into(),
+        ControlError::NotMaildropd(_) => ExitCode::Protocol.into(),
+        ControlError::Silent(_) | ControlError::Ended => ExitCode::Unavailable.into(),
     };
     fail(status, format!("{}: {problem}", socket.display()))
 }

@@ -4,7 +4,7 @@ use super::status::text;
 use super::{DEGRADED, Ended, Failure, Progress, ServiceOptions, complain, fail, not_asked, say};
 use crate::base::timestamp::duration;
 use crate::protocol::control::{Command as Order, State, Status};
-use crate::protocol::control_client::{NotAsked, SHORT, ask};
+use crate::protocol::control_client::{ControlError, SHORT, ask};
 use clap::Args;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
             say(&format!("maildropd runs already: pid {pid}"));
             return Ok(ExitCode::Ok);
         }
-        Err(NotAsked::NotRunning) => {}
+        Err(ControlError::NotRunning) => {}
         Err(problem) => return Err(not_asked(&problem, &socket)),
     }
     if Path::new("/run/systemd/system").is_dir() && !arguments.detached {

@@ -3,7 +3,7 @@
 use super::{DEGRADED, Ended, NOT_RUNNING, ServiceOptions, fail, not_asked};
 use crate::cli::{json, or_dash, print, say, table};
 use crate::protocol::control::{Command, Process, State, Status, Task};
-use crate::protocol::control_client::{NotAsked, SHORT, ask};
+use crate::protocol::control_client::{ControlError, SHORT, ask};
 use crate::protocol::status_text::{age, figure_label};
 use clap::Args;
 use sysexits::ExitCode;
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Ended {
     let socket = arguments.options.socket()?;
     let answer = match ask(&socket, Command::Status, SHORT) {
-        Err(NotAsked::NotRunning) if arguments.json => {
+        Err(ControlError::NotRunning) if arguments.json => {
             say(&json(&serde_json::json!({ "state": "not_running" })));
             return Err(fail(NOT_RUNNING, ""));
         }

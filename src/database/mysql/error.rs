@@ -38,16 +38,16 @@ pub(super) fn failure(code: u16) -> DatabaseFailure {
 }
 
 /// A failure on an open connection, and whether the connection is still usable.
-pub(super) fn standing(doing: &str, error: &Error) -> (DatabaseError, ConnectionState) {
-    let (kind, standing) = match error {
+pub(super) fn classify(doing: &str, error: &Error) -> (DatabaseError, ConnectionState) {
+    let (kind, connection) = match error {
         Error::MySqlError(error) => {
             let kind = failure(error.code);
-            let standing = if kind == DatabaseFailure::ConnectionLost {
+            let connection = if kind == DatabaseFailure::ConnectionLost {
                 ConnectionState::Lost
             } else {
                 ConnectionState::StillThere
             };
-            (kind, standing)
+            (kind, connection)
         }
         Error::IoError(_) | Error::CodecError(_) if out_of_time(error) => {
             (DatabaseFailure::TimedOut, ConnectionState::Lost)
@@ -59,7 +59,7 @@ pub(super) fn standing(doing: &str, error: &Error) -> (DatabaseError, Connection
             (DatabaseFailure::Other, ConnectionState::StillThere)
         }
     };
-    (DatabaseError::new(kind, doing, error.to_string()), standing)
+    (DatabaseError::new(kind, doing, error.to_string()), connection)
 }
 
 /// Whether a connection is still usable after a failure.
@@ -116,9 +116,9 @@ mod tests {
             message: "Deadlock found when trying to get lock".into(),
             code: 1213,
         });
-        let (error, standing) = standing("recording the delivery", &deadlock);
+        let (error, connection) = classify("recording the delivery", &deadlock);
         assert!(error.trying_again_at_once_can_help());
-        assert_eq!(standing, ConnectionState::StillThere);
+        assert_eq!(connection, ConnectionState::StillThere);
         assert!(error.to_string().contains("1213"), "{error}");
     }
 
@@ -149,9 +149,9 @@ mod tests {
         ];
         for (code, means) in each.into_iter().flat_map(|(codes, means)| codes.iter().map(move |code| (*code, means))) {
             assert_eq!(failure(code), means, "{code}");
-            let (error, standing) = standing("asking", &said(code));
+            let (error, connection) = classify("asking", &said(code));
             assert_eq!(error.failure, means);
-            assert_eq!(standing == ConnectionState::Lost, means == ConnectionLost, "{code}");
+            assert_eq!(connection == ConnectionState::Lost, means == ConnectionLost, "{code}");
             // A server that shuts down while it greets us may be back soon.
             let not_connected = if means == ConnectionLost { Unreachable } else { means };
             assert_eq!(connecting("connecting", &said(code)).failure, not_connected, "{code}");
@@ -172,8 +172,12 @@ mod tests {
             assert_eq!(connecting("connecting", &error).failure, means, "{error}");
         }
         for error in [io(ErrorKind::ConnectionReset), plugin()] {
-            let (failed, standing) = standing("asking", &error);
-            assert_eq!((failed.failure, standing), (DatabaseFailure::ConnectionLost, ConnectionState::Lost), "{error}");
+            let (failed, connection) = classify("asking", &error);
+            assert_eq!(
+                (failed.failure, connection),
+                (DatabaseFailure::ConnectionLost, ConnectionState::Lost),
+                "{error}"
+            );
         }
         // A server that has let us in far enough to refuse us does so at any of its addresses.
         assert!(another_address_may_do(&Error::DriverError(DriverError::ConnectTimeout)));
@@ -183,7 +187,7 @@ mod tests {
     #[test]
     fn an_answer_that_does_not_come_in_time_loses_the_connection() {
         let silence = Error::IoError(std::io::Error::from(ErrorKind::WouldBlock));
-        let (error, standing) = standing("looking", &silence);
-        assert_eq!((error.failure, standing), (DatabaseFailure::TimedOut, ConnectionState::Lost));
+        let (error, connection) = classify("looking", &silence);
+        assert_eq!((error.failure, connection), (DatabaseFailure::TimedOut, ConnectionState::Lost));
     }
 }

@@ -514,8 +514,8 @@ impl MysqlDatabase {
 
     fn failed(&mut self, doing: &str, error: &mysql::Error) -> DatabaseError {
         self.doubtful = true;
-        let (error, standing) = error::standing(doing, error);
-        if standing == ConnectionState::Lost {
+        let (error, connection) = error::classify(doing, error);
+        if connection == ConnectionState::Lost {
             warn!(%error, "the database connection is lost, and any lock with it");
             self.lost = Some(error.to_string());
         }

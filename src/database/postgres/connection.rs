@@ -115,12 +115,12 @@ impl PostgresConnection {
     /// Reads what has arrived, without waiting. Fails if the server has ended the session.
     pub(super) fn poll_incoming(&mut self) -> Result<(), Failed> {
         let line = &mut self.line;
-        let heard = async {
+        let notices = async {
             // Lets the runtime poll the socket.
             tokio::task::yield_now().await;
             future::poll_fn(|context| Poll::Ready(line.read(context))).await
         };
-        Ok(self.runtime.block_on(heard)?)
+        Ok(self.runtime.block_on(notices)?)
     }
 
     /// The server's notices since the last call.

@@ -6,7 +6,7 @@ use super::{BODY_OF_A_MESSAGE, QUEUED_BY_A_TOKEN, ask, check_length, unanswered_
 use crate::base::fair_quota::{FairQuota, Reservation};
 use crate::base::{hex, timestamp};
 use crate::delivery::Deferral;
-use crate::http::blocking::Work;
+use crate::http::blocking_pools::Work;
 use crate::ledger::Database;
 use crate::ledger::notifications::history::Message;
 use crate::ledger::submissions::{self, Submission};
@@ -179,7 +179,7 @@ pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -
     let size = raw.len();
     let (queued, owner) = (Arc::clone(&api), call.owner());
     // A thread is taken only after the body has arrived, since the client determines how long that takes.
-    let written = api.blocking.ask_by(Work::TakeIn, WRITING, move |site, database, _| {
+    let written = api.blocking.query_in_pool(Work::TakeIn, WRITING, move |site, database, _| {
         // The thread holds the memory until the message is written, even if the client has gone.
         let _held = share;
         let settings = &queued.settings;

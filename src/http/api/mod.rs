@@ -21,7 +21,7 @@ use crate::base::blocking_pool::asked_by;
 use crate::base::fair_quota::FairQuota;
 use crate::config::{Config, MAX_RECIPIENTS, Notifications};
 use crate::database::{DatabaseError, DatabaseFailure};
-use crate::http::blocking::{Blocking, Caller, NotAuthenticated, Unanswered};
+use crate::http::blocking_pools::{Blocking, Caller, NotAuthenticated, QueryFailure};
 use crate::ledger::Database;
 use crate::operations::submission;
 use crate::operations::tokens::{self, ApiToken, Scope, TokenText};
@@ -246,7 +246,7 @@ async fn answer(
 ) -> Result<Response, Problem> {
     match operation.work {
         Work::Message => messages::take_in(call, headers, body).await,
-        Work::Source => source::hand_out(call).await,
+        Work::Source => source::stream(call).await,
         Work::Ledger(work) => {
             if operation.content != Content::Nothing {
                 call.body = read(headers, body, LARGEST_BODY, BODY).await?;
@@ -256,7 +256,7 @@ async fn answer(
         }
         Work::Search(work) => {
             let api = Arc::clone(&call.api);
-            answered(api.blocking.ask_long(search::PATIENCE, caught(move |database| work(&call, database))).await)
+            answered(api.blocking.query_long(search::PATIENCE, caught(move |database| work(&call, database))).await)
         }
     }
 }
@@ -279,7 +279,7 @@ async fn authenticate(api: &Api, caller: &Caller, headers: &HeaderMap) -> Result
     let found = api.blocking.authenticate(caller, digest, client, move |database| tokens::shown(database, &text)).await;
     let token = found.map_err(|problem| match problem {
         NotAuthenticated::TooManyFailures { wait } => Problem::too_many_requests(wait),
-        NotAuthenticated::Unanswered(unanswered) => unanswered_as(&unanswered),
+        NotAuthenticated::QueryFailure(unanswered) => unanswered_as(&unanswered),
     })?;
     token.ok_or_else(Problem::wrong_token)
 }
@@ -289,7 +289,7 @@ async fn ask<T: Send + 'static>(
     blocking: &Blocking,
     work: impl FnOnce(&mut dyn Database) -> Result<T, ApiFailure> + Send + 'static,
 ) -> Result<T, Problem> {
-    answered(blocking.ask(caught(work)).await)
+    answered(blocking.query(caught(work)).await)
 }
 
 /// The same work with the problem in its result, since only an error of the database closes its session.
@@ -303,15 +303,15 @@ fn caught<T>(
     }
 }
 
-fn answered<T>(found: Result<Result<T, Problem>, Unanswered>) -> Result<T, Problem> {
+fn answered<T>(found: Result<Result<T, Problem>, QueryFailure>) -> Result<T, Problem> {
     found.unwrap_or_else(|unanswered| Err(unanswered_as(&unanswered)))
 }
 
 /// The problem document for a ledger that did not answer.
-fn unanswered_as(unanswered: &Unanswered) -> Problem {
+fn unanswered_as(unanswered: &QueryFailure) -> Problem {
     match unanswered {
         // A client must not learn our roles and tables.
-        Unanswered::Database(DatabaseError {
+        QueryFailure::Database(DatabaseError {
             failure: DatabaseFailure::AccessDenied | DatabaseFailure::Schema,
             ..
         }) => Problem::not_set_up("the database does not let the API do this; its log says why"),

@@ -96,6 +96,6 @@ pub(super) fn attempts(call: &ApiRequest, database: &mut dyn Database) -> Result
     let id = call.query.one("event")?.and_then(read_id);
     let id = id.ok_or_else(|| Problem::wrong_parameter("event", NO_EVENT))?;
     let event = event_of(call, database, &one, id)?;
-    let tries = notifications::tries(database, &[event.position], Some(one.id), MOST_TRIES)?;
-    Ok(ok(json!({ "items": tries })))
+    let attempts = notifications::attempts(database, &[event.position], Some(one.id), MOST_TRIES)?;
+    Ok(ok(json!({ "items": attempts })))
 }

@@ -6,7 +6,7 @@ use super::{Api, ask, unanswered_as};
 use crate::base::fair_quota::Reservation;
 use crate::base::hex;
 use crate::base::sent_body::SentBody;
-use crate::http::blocking::{Rejected, Unanswered, Work};
+use crate::http::blocking_pools::{QueryFailure, Rejected, Work};
 use crate::ledger::operations_log::{Actor, Operation};
 use crate::operations::content::{ContentResult, Look, look};
 use crate::operations::notifications;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Sends the source, if the token may see a copy of the message. The form is the one for display, since not every reader may
 /// learn the other recipients.
-pub(super) async fn hand_out(call: ApiRequest) -> Result<Response, Problem> {
+pub(super) async fn stream(call: ApiRequest) -> Result<Response, Problem> {
     call.query.reject_unknown(&[])?;
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let identity = identity.ok_or_else(Problem::not_found)?;
@@ -39,7 +39,7 @@ pub(super) async fn hand_out(call: ApiRequest) -> Result<Response, Problem> {
         return Err(Problem::not_found());
     }
     let shared = Arc::clone(&api);
-    let read = api.blocking.ask_by(Work::Read, PATIENCE, move |site, database, deadline| {
+    let read = api.blocking.query_in_pool(Work::Read, PATIENCE, move |site, database, deadline| {
         let actor = Actor { name: &who, interface: "api", role: None, host: site.host() };
         let memory = (&shared.memory, token.as_str());
         let wanted = Look { actor, operation: Operation::Downloaded, object: Some("source"), memory };
@@ -47,7 +47,7 @@ pub(super) async fn hand_out(call: ApiRequest) -> Result<Response, Problem> {
         look(site, database, &identity, wanted, mailboxes, |message| Ok(Some(message.into_received())))
     });
     let found = read.await.map_err(|unanswered| match unanswered {
-        Unanswered::Rejected(Rejected::TooLate) => Problem::out_of_reach(),
+        QueryFailure::Rejected(Rejected::TooLate) => Problem::out_of_reach(),
         other => unanswered_as(&other),
     });
     match found? {

@@ -11,7 +11,7 @@
 use super::layout;
 use super::{Page, not_authenticated};
 use crate::base::blocking_pool::asked_by;
-use crate::http::blocking::Caller;
+use crate::http::blocking_pools::Caller;
 use crate::ledger::Database;
 use crate::ledger::web_sessions::{self, WebRole, WebSession};
 use crate::operations::web_logins;

@@ -10,7 +10,7 @@ use super::{Answered, Page, auth, failed};
 use crate::base::fair_quota::Reservation;
 use crate::base::hex;
 use crate::base::sent_body::SentBody;
-use crate::http::blocking::{Rejected, Unanswered, Work};
+use crate::http::blocking_pools::{QueryFailure, Rejected, Work};
 use crate::ledger::operations_log::Operation;
 use crate::ledger::web_sessions::WebSession;
 use crate::message::Message;
@@ -128,7 +128,7 @@ impl ContentRequest {
         let digest = hex::decode(&identity).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         let Some(identity) = digest else { return Err(auth::nothing_here().await) };
         let (shared, by, client) = (page.clone(), viewer.clone(), auth::client(viewer));
-        let read = page.blocking.ask_by(Work::Read, PATIENCE, move |site, database, deadline| {
+        let read = page.blocking.query_in_pool(Work::Read, PATIENCE, move |site, database, deadline| {
             let (actor, object) = (actor(site, &by), object.as_deref());
             let wanted = Look { actor, operation, object, memory: (&shared.memory, &client) };
             let mailboxes = site.opens_mailboxes().then_some(deadline);
@@ -144,7 +144,7 @@ impl ContentRequest {
             Ok(ContentResult::Busy) => Err(not_shown(CONTENT, &Rejected::Busy.to_string(), true, viewer)),
             Ok(ContentResult::Unavailable { why, may_pass }) => Err(not_shown(CONTENT, &why, may_pass, viewer)),
             Ok(ContentResult::Unknown) => Err(auth::nothing_here().await),
-            Err(Unanswered::Rejected(why)) => {
+            Err(QueryFailure::Rejected(why)) => {
                 Err(not_shown(CONTENT, &why.to_string(), why != Rejected::Failed, viewer))
             }
             Err(problem) => Err(failed(&problem, Some(viewer))),

@@ -3,7 +3,7 @@
 use super::content::not_shown;
 use super::{Page, auth};
 use crate::base::sent_body::SentBody;
-use crate::http::blocking::Rejected;
+use crate::http::blocking_pools::Rejected;
 use crate::ledger::web_sessions::WebSession;
 use axum::body::Body;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};

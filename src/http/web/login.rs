@@ -1,7 +1,7 @@
 //! Login with a link that works once, and logout.
 
 use super::{Answered, Page, auth, layout, not_authenticated};
-use crate::http::blocking::Caller;
+use crate::http::blocking_pools::Caller;
 use crate::ledger::Database;
 use crate::ledger::web_sessions::{self, WebSession};
 use crate::operations::web_logins;

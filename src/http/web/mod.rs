@@ -39,7 +39,7 @@ use crate::base::stop::Stop;
 use crate::base::summary_cache::SummaryCache;
 use crate::config::{Config, SESSION_IDLE, Service, TrustedProxy, Web};
 use crate::database::DatabaseError;
-use crate::http::blocking::{Blocking, NotAuthenticated, Unanswered};
+use crate::http::blocking_pools::{Blocking, NotAuthenticated, QueryFailure};
 use crate::ledger::Database;
 use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
 use crate::operations::activity::Figures;
@@ -246,7 +246,7 @@ impl Page {
         viewer: &WebSession,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Answered<T> {
-        self.blocking.ask(work).await.map_err(|problem| failed(&problem, Some(viewer)))
+        self.blocking.query(work).await.map_err(|problem| failed(&problem, Some(viewer)))
     }
 
     /// The router of the web UI's endpoint, and that of the separate API endpoint.
@@ -312,7 +312,7 @@ fn routes(page: &Page) -> Router<Page> {
 /// The error page if it cannot be determined whether a user may log in, or is logged in.
 fn not_authenticated(problem: &NotAuthenticated) -> Response {
     let wait = match problem {
-        NotAuthenticated::Unanswered(problem) => return failed(problem, None),
+        NotAuthenticated::QueryFailure(problem) => return failed(problem, None),
         NotAuthenticated::TooManyFailures { wait } => wait.as_secs() + 1,
     };
     let shown = html! { p { "There were too many failed logins from your address. Try again in " (wait) " seconds." } };
@@ -321,7 +321,7 @@ fn not_authenticated(problem: &NotAuthenticated) -> Response {
 }
 
 /// The error page if the ledger did not answer.
-fn failed(problem: &Unanswered, viewer: Option<&WebSession>) -> Response {
+fn failed(problem: &QueryFailure, viewer: Option<&WebSession>) -> Response {
     let shown = html! {
         p { "The database has not answered, so there is nothing to show. Mail waits with Postfix meanwhile, and none is lost." }
         p { "A delivery that fails meanwhile leaves nothing here. The log of its host has it: the record " code { "deferred" } ", with the fields message_id, queue_id and cause." }

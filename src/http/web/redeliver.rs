@@ -14,7 +14,7 @@ use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::http::blocking::{Rejected, Unanswered, Work};
+use crate::http::blocking_pools::{QueryFailure, Rejected, Work};
 use crate::ledger::audit_queries::{self, Selection};
 use crate::ledger::web_sessions::WebSession;
 use crate::message::Role;
@@ -136,7 +136,7 @@ pub(super) async fn not_delivered(
         Ok(since) => since,
         Err(problem) => return Ok(screen("/again/failed", &viewer, &html! { (form) (mistake(&problem)) })),
     };
-    let found = page.blocking.ask_long(LOOK, move |database| manual_redelivery::failed(database, since, limit)).await;
+    let found = page.blocking.query_long(LOOK, move |database| manual_redelivery::failed(database, since, limit)).await;
     let (copies, more) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     let listed = |(copy, last_outcome): (_, Option<_>)| ListedCopy {
         copy,
@@ -207,13 +207,13 @@ pub(super) async fn lost(
         return shown(&by_the_command_line(&command));
     }
     let searched = mailbox.clone();
-    let look = page.blocking.ask_by(Work::Look, LOOK, move |site, database, until| {
+    let look = page.blocking.query_in_pool(Work::Look, LOOK, move |site, database, until| {
         redelivery::lost(site, database, &Selection { since, mailbox: Some(&searched) }, until)
     });
     let audit = match look.await {
         Ok(audit) => audit,
-        Err(problem @ Unanswered::Database(_)) => return failed(&problem, Some(&viewer)),
-        Err(Unanswered::Rejected(why)) => {
+        Err(problem @ QueryFailure::Database(_)) => return failed(&problem, Some(&viewer)),
+        Err(QueryFailure::Rejected(why)) => {
             let unknown = html! { p .bad role="alert" { "The mailbox could not be searched: " (why) "." } };
             return shown(&html! { (unknown) (by_the_command_line(&command)) });
         }

@@ -4,7 +4,7 @@ use super::operations_log::actor;
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::http::blocking::{Blocking, Rejected};
+use crate::http::blocking_pools::{Blocking, Rejected};
 use crate::ledger::operations_log::{self, Affected, Operation};
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::manual_redelivery::{RedeliveryKind, RedeliveryRequest, SelectedCopy, deliver_again};
@@ -69,7 +69,7 @@ impl Jobs {
         by: &WebSession,
         requests: Vec<RedeliveryRequest>,
     ) -> Result<Uuid, Rejected> {
-        let (tell, came) = watch::channel(Vec::new());
+        let (results_sender, came) = watch::channel(Vec::new());
         let id = Uuid::now_v7();
         let job = RedeliveryJob { id, by: by.name.clone(), began_at: timestamp::now(), of: requests.len(), came };
         let by = by.clone();
@@ -79,7 +79,7 @@ impl Jobs {
                     break;
                 }
                 let came = one(site, &by, request, stop);
-                tell.send_modify(|all| all.push(came));
+                results_sender.send_modify(|all| all.push(came));
             }
         })?;
         let mut remembered = self.remembered();

@@ -4,7 +4,7 @@ use crate::base::endpoint::Endpoint;
 use crate::base::http_connections::HttpConnection;
 use crate::base::problem::{self, Problem};
 use crate::config::TrustedProxy;
-use crate::http::blocking::Caller;
+use crate::http::blocking_pools::Caller;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{

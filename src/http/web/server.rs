@@ -42,7 +42,7 @@ pub(super) struct WebEndpoint {
 
 /// Serves until the stop signal, then until the requests in progress are answered and the work that they started has ended.
 pub(super) fn run(places: Vec<WebEndpoint>, stop: Stop, end: impl Future<Output = ()>) -> io::Result<()> {
-    let (tell, stopping) = watch::channel(false);
+    let (stop_sender, stopping) = watch::channel(false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         while !stop.is_requested() {
@@ -50,7 +50,7 @@ pub(super) fn run(places: Vec<WebEndpoint>, stop: Stop, end: impl Future<Output 
                 break;
             }
         }
-        let _ = tell.send(true);
+        let _ = stop_sender.send(true);
     })?;
     runtime.block_on(async {
         let mut all = Vec::new();

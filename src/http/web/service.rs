@@ -2,7 +2,7 @@
 
 use super::Page;
 use super::layout::{self, Column, Screen, number, or_dash, table};
-use crate::http::blocking::Work;
+use crate::http::blocking_pools::Work;
 use crate::ledger::web_sessions::WebSession;
 use crate::protocol::control::{Command, Process, State, Status};
 use crate::protocol::control_client::ask;

@@ -62,7 +62,7 @@ pub(super) async fn show(
     let (blocking, turn, since) = (page.blocking.clone(), Arc::clone(&page.statistics.turn), Since::Ago(*span));
     let summary = cache.get(async move {
         let _turn = turn.lock().await;
-        blocking.ask_long(PATIENCE, move |database| Ok(Arc::new(count(database, since)?))).await
+        blocking.query_long(PATIENCE, move |database| Ok(Arc::new(count(database, since)?))).await
     });
     let summary = summary.await;
     let refresh = REFRESH[usize::from(!matches!(summary, Summary::UnderWay))];

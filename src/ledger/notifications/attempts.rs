@@ -1,29 +1,29 @@
-//! Reads the tries at sending the events of a span of time. Pages keep memory use constant, and no statement takes long.
+//! Reads the attempts at sending the events of a span of time. Pages keep memory use constant, and no statement takes long.
 //!
-//! The tries are found by their events, which have an index on their time: the key of a try begins with its event. An index on
-//! the tries' own time would cost a write for each try.
+//! The attempts are found by their events, which have an index on their time: the key of a attempt begins with its event. An index on
+//! the attempts' own time would cost a write for each attempt.
 
 use super::if_readable;
 use crate::database::{DatabaseError, Query, Value};
 use crate::ledger::Database;
 use uuid::Uuid;
 
-/// How many tries are read at once.
+/// How many attempts are read at once.
 const PAGE: usize = 10_000;
 
-/// One try at sending a notification.
+/// One attempt at sending a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tried {
+pub(crate) struct AttemptTiming {
     /// The event's position.
     pub(crate) event: i64,
     pub(crate) subscription: Uuid,
-    /// How long after its event the try began, in microseconds. Two clocks measure the two times, so it may be negative.
+    /// How long after its event the attempt began, in microseconds. Two clocks measure the two times, so it may be negative.
     pub(crate) after: i64,
     /// The HTTP status of the response, if there was one.
     pub(crate) status: Option<u16>,
 }
 
-/// Reads the tries for events committed from `from` until before `until`, in microseconds since 1970, ordered by event,
+/// Reads the attempts for events committed from `from` until before `until`, in microseconds since 1970, ordered by event,
 /// subscription and time.
 ///
 /// Returns `false` if there are no subscribers, as on an embedded site. Also if the tables do not exist yet, or if our role may
@@ -31,13 +31,13 @@ pub(crate) struct Tried {
 ///
 /// # Errors
 /// If the database does not answer.
-pub(crate) fn each_page_of_tries(
+pub(crate) fn each_page_of_attempts(
     database: &mut dyn Database,
     (from, until): (i64, i64),
-    mut take: impl FnMut(Vec<Tried>),
+    mut take: impl FnMut(Vec<AttemptTiming>),
 ) -> Result<bool, DatabaseError> {
     let moments = [Value::Moment(from), Value::Moment(until)];
-    let doing = "reading the tries at notifying subscribers";
+    let doing = "reading the attempts at notifying subscribers";
     // Without `+ 0`, PostgreSQL would scan the index on the position, and read all older events.
     let ends = "SELECT min(position + 0), max(position + 0) FROM events WHERE created_at >= ? AND created_at < ?";
     let tables = "events notification_attempts";
@@ -68,13 +68,13 @@ pub(crate) fn each_page_of_tries(
         let rows: Vec<(i64, Uuid, i64, i64, Option<u16>)> = database.query(doing, sql, &values)?;
         before = rows.last().map(|(event, subscription, started, ..)| (*event, *subscription, *started));
         let is_last = rows.len() < PAGE;
-        let tried = rows.into_iter().map(|(event, subscription, started, happened, status)| Tried {
+        let attempts = rows.into_iter().map(|(event, subscription, started, happened, status)| AttemptTiming {
             event,
             subscription,
             after: started.saturating_sub(happened),
             status,
         });
-        take(tried.collect());
+        take(attempts.collect());
         if is_last {
             return Ok(true);
         }

@@ -69,7 +69,7 @@ fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<Notified
     }
     let positions: Vec<i64> = events.keys().copied().collect();
     let mut all: BTreeMap<(i64, Uuid), NotifiedSubscription> = BTreeMap::new();
-    for one in history::tries(database, &positions, None, MOST_TRIES)? {
+    for one in history::attempts(database, &positions, None, MOST_TRIES)? {
         let to = all.entry((one.position, one.subscription)).or_insert(NotifiedSubscription {
             subscription: one.subscription,
             state: "delivered",

@@ -237,7 +237,7 @@ columns_of! { NotificationAttempt: position, subscription, started_at, host, mil
 ///
 /// # Errors
 /// If the database does not answer.
-pub(crate) fn tries(
+pub(crate) fn attempts(
     database: &mut dyn Database,
     positions: &[i64],
     subscription: Option<Uuid>,
@@ -261,9 +261,9 @@ pub(crate) fn tries(
         dialect.microseconds("a.started_at"),
         dialect.microseconds("a.next_at"),
     );
-    let mut tries = database.query("reading the tries at notifications", &sql, &values)?;
-    tries.reverse();
-    Ok(tries)
+    let mut attempts = database.query("reading the tries at notifications", &sql, &values)?;
+    attempts.reverse();
+    Ok(attempts)
 }
 
 /// Queues one event (its position) for a subscription: for the first time, or as a redelivery with its tries reset.

@@ -1,4 +1,4 @@
-//! What the notifier reads and writes: it publishes events ([`queue`]), leases subscriptions, and settles tries
+//! What the notifier reads and writes: it publishes events ([`queue`]), leases subscriptions, and settles attempts
 //! ([`settle`]).
 //!
 //! - Publishing turns rows of `outbox` into rows of `events`, whose positions are in the order of the commits. Publishing also
@@ -282,7 +282,7 @@ pub enum Next {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Try {
+pub struct WebhookAttempt {
     /// The event's position; `None` for a challenge, which is about no event.
     pub position: Option<i64>,
     /// [`Due::due_at`], as it was when the notification was read.
@@ -308,7 +308,7 @@ pub enum StateChange {
     Disabled(String),
 }
 
-/// The results of tries at one subscription, and its state after them.
+/// The results of attempts at one subscription, and its state after them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settlement<'a> {
     pub subscription: Uuid,
@@ -318,7 +318,7 @@ pub struct Settlement<'a> {
     /// How long the lease lasts from now on; `None`: the lease is returned.
     pub lease: Option<Duration>,
     pub host: &'a str,
-    pub tries: &'a [Try],
+    pub attempts: &'a [WebhookAttempt],
     /// How many tries in a row have failed by now.
     pub failures: u32,
     /// For how long nothing is sent to the receiver; `None`: no pause.
@@ -380,13 +380,13 @@ pub trait Notifications {
     /// If the database does not answer.
     fn due(&mut self, leased: &Leased, except: &[i64], most: usize) -> Result<Vec<Due>, DatabaseError>;
 
-    /// Records the results of tries, and the new states of their subscriptions, in one transaction. The settlements must be in
+    /// Records the results of attempts, and the new states of their subscriptions, in one transaction. The settlements must be in
     /// the order of their subscription ids, the order in which publishing wakes subscriptions.
     ///
     /// A notification whose redelivery was requested meanwhile stays due and is sent again: the response in progress was not to
     /// that request. A notification that was given up meanwhile, but that the receiver has accepted, is done.
     ///
-    /// Returns the subscriptions whose lease we have lost, or that are gone. Their tries are recorded; their state is left to the
+    /// Returns the subscriptions whose lease we have lost, or that are gone. Their attempts are recorded; their state is left to the
     /// notifier that has the lease.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Records the results of tries, and the state of their subscriptions afterwards.
+//! Records the results of attempts, and the state of their subscriptions afterwards.
 
 use super::{Next, Settlement, StateChange, later, now};
 use crate::database::{DatabaseError, Dialect, Row, Value};
@@ -45,11 +45,11 @@ fn statements<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<State
     statements
 }
 
-/// Records the tries, and changes their notifications.
+/// Records the attempts, and changes their notifications.
 fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Statement<'a>> {
     let (subscription, now) = (Value::Uuid(settlement.subscription), now(dialect));
-    let (mut rows, mut tried, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for one in settlement.tries {
+    let (mut rows, mut attempt, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for one in settlement.attempts {
         let Some(position) = one.position else { continue };
         let (status, outcome) = (Value::optional_number(one.status), Value::Text(&one.outcome));
         let (next_at, failed_at) = match one.next {
@@ -58,7 +58,7 @@ fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Stateme
             Next::Done => ("NULL".into(), "NULL"),
         };
         rows.push(format!("(?, {position}, ?, ?, ?, ?, ?, ?, {next_at})"));
-        tried.extend([
+        attempt.extend([
             subscription,
             Value::Moment(one.started_at),
             Value::Text(settlement.host),
@@ -79,13 +79,13 @@ fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Stateme
         changes.push((change, vec![status, outcome, subscription]));
     }
     let mut statements = Vec::new();
-    // All tries are in one statement, which is planned once. If the reply to an earlier COMMIT was lost, the rows exist already.
+    // All attempts are in one statement, which is planned once. If the reply to an earlier COMMIT was lost, the rows exist already.
     if !rows.is_empty() {
         let insert = dialect.insert_new(&format!(
             "notification_attempts (subscription, event, started_at, host, milliseconds, status, outcome, response, next_at) VALUES {}",
             rows.join(", ")
         ));
-        statements.push((insert, tried));
+        statements.push((insert, attempt));
     }
     statements.extend(changes);
     if !done.is_empty() {
@@ -149,10 +149,10 @@ fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> 
         "failures = {failures}, failing_since = {}, paused_until = {paused_until}",
         failing_since(settlement, now)
     ));
-    if settlement.tries.iter().any(|one| one.next == Next::Done) {
+    if settlement.attempts.iter().any(|one| one.next == Next::Done) {
         set.push(format!("last_success_at = {now}"));
     }
-    if let Some(failed) = settlement.tries.iter().rev().find(|one| one.next != Next::Done) {
+    if let Some(failed) = settlement.attempts.iter().rev().find(|one| one.next != Next::Done) {
         set.push(format!("last_failure_at = {now}, last_failure = ?"));
         values.push(Value::Text(&failed.outcome));
     }
@@ -161,10 +161,10 @@ fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> 
     (update, values)
 }
 
-/// Since when the receiver fails. If it has accepted a notification among these tries, or has answered its challenge, that is
+/// Since when the receiver fails. If it has accepted a notification among these attempts, or has answered its challenge, that is
 /// now: an earlier series of failures has ended.
 fn failing_since(settlement: &Settlement<'_>, now: &str) -> String {
-    let is_taken = settlement.tries.iter().any(|one| one.next == Next::Done);
+    let is_taken = settlement.attempts.iter().any(|one| one.next == Next::Done);
     let is_verified = settlement.state == Some(&StateChange::Verified);
     match settlement.failures {
         0 => "NULL".into(),
@@ -175,15 +175,15 @@ fn failing_since(settlement: &Settlement<'_>, now: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Try;
+    use super::super::WebhookAttempt;
     use super::*;
     use std::time::Duration;
 
-    fn tried(next: Next) -> Try {
+    fn attempt(next: Next) -> WebhookAttempt {
         let outcome = if next == Next::Done { "answered 204" } else { "answered 500" }.to_owned();
         let response = None;
         let (started_at, took) = (0, Duration::ZERO);
-        Try { position: Some(1), due_at: 0, started_at, took, status: None, outcome, response, next }
+        WebhookAttempt { position: Some(1), due_at: 0, started_at, took, status: None, outcome, response, next }
     }
 
     #[test]
@@ -191,24 +191,24 @@ mod tests {
         let (again, done, given_up) = (Next::Again(Duration::ZERO), Next::Done, Next::GivenUp);
         let (never, new, kept) = ("NULL", "now()", "COALESCE(failing_since, now())");
         let (verified, disabled) = (StateChange::Verified, StateChange::Disabled("gone".into()));
-        for (failures, tries, state, since) in [
+        for (failures, attempts, state, since) in [
             (0, &[done][..], None, never),
             (0, &[again, done], None, never),
             (1, &[again], None, kept),
             (2, &[again, given_up], Some(&disabled), kept),
             (1, &[done, again], None, new),
-            // The tries are in the order of their responses: the response to an earlier request may come later.
+            // The attempts are in the order of their responses: the response to an earlier request may come later.
             (1, &[again, done, given_up], None, new),
             (1, &[again], Some(&verified), new),
         ] {
-            let tries: Vec<Try> = tries.iter().copied().map(tried).collect();
+            let attempts: Vec<WebhookAttempt> = attempts.iter().copied().map(attempt).collect();
             let settlement = Settlement {
                 subscription: Uuid::nil(),
                 in_order: false,
                 by: Uuid::nil(),
                 lease: None,
                 host: "mx1",
-                tries: &tries,
+                attempts: &attempts,
                 failures,
                 open_for: None,
                 state,
@@ -218,7 +218,8 @@ mod tests {
             };
             let (shown, values) = queue(Dialect::Postgresql, &settlement);
             assert!(shown.contains(&format!("failing_since = {since},")), "{settlement:?}: {shown}");
-            let (good, bad) = (tries.iter().any(|one| one.next == done), tries.iter().any(|one| one.next != done));
+            let (good, bad) =
+                (attempts.iter().any(|one| one.next == done), attempts.iter().any(|one| one.next != done));
             assert_eq!(shown.contains(", last_success_at = now()"), good, "{shown}");
             assert_eq!(shown.contains(", last_failure_at = now(), last_failure = ?"), bad, "{shown}");
             assert_eq!(values.iter().any(|value| matches!(value, Value::Text("answered 500"))), bad);

@@ -101,7 +101,7 @@ impl Ledger for PostgresDatabase {
             let seen = match self.acquire_and(lock, wait, &format!("{epoch_of}; {look}")) {
                 Ok(AcquiredAnd::Held(seen)) => seen,
                 Ok(AcquiredAnd::Busy(holder)) => return Ok(LockResult::Busy(holder)),
-                Err(error) if directly && refuses_to_tell(&error) => {
+                Err(error) if directly && is_permission_denied(&error) => {
                     self.reports_epoch = false;
                     continue;
                 }
@@ -188,7 +188,7 @@ impl PostgresDatabase {
 
 /// Whether the server may have refused to report its epoch. Either it has no such function (42883), or our role may not call it
 /// (42501), or the service has removed it (0A000).
-fn refuses_to_tell(error: &DatabaseError) -> bool {
+fn is_permission_denied(error: &DatabaseError) -> bool {
     matches!(error.failure, DatabaseFailure::Schema | DatabaseFailure::AccessDenied | DatabaseFailure::Other)
 }
 

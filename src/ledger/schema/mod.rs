@@ -416,8 +416,8 @@ mod tests {
             for (in_the_way, succeeds) in [(1, true), (TRIES - 1, true), (TRIES, false), (TRIES + 1, false)] {
                 let mut engine = EngineSchema { in_the_way, takes_back, ..EngineSchema::default() };
                 let mut shown = Vec::new();
-                let mut tell = |migration: &Migration, _: &Application| shown.push(migration.number);
-                let migrated = migrate_with(&mut engine, &mut tell, Duration::ZERO);
+                let mut report = |migration: &Migration, _: &Application| shown.push(migration.number);
+                let migrated = migrate_with(&mut engine, &mut report, Duration::ZERO);
                 let locks = usize::try_from(TRIES.min(in_the_way + 1)).unwrap();
                 assert_eq!((engine.locks, engine.locked), (locks, false));
                 match migrated {

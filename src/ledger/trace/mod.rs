@@ -207,7 +207,7 @@ pub(crate) fn read(
         failures,
         notifications: None,
     };
-    tell_what_was_there(&mut trace);
+    explain_adopted_copies(&mut trace);
     for (index, holder) in who_had_the_lock(&trace.attempts) {
         trace.attempts[index].lock_was_held_by = Some(holder);
     }
@@ -269,7 +269,7 @@ fn who_had_the_lock(attempts: &[TracedAttempt]) -> Vec<(usize, LockHeldThen)> {
 }
 
 /// Fills in, for each recipient's copy that an attempt found in its mailbox, the delivery that had brought it.
-fn tell_what_was_there(trace: &mut MessageTrace) {
+fn explain_adopted_copies(trace: &mut MessageTrace) {
     let brought_by = |key: &[u8; 32]| {
         let brought = |tried: &&TriedCopy| {
             tried.key == *key && matches!(tried.outcome, Some(Outcome::Appended | Outcome::Adopted))

@@ -2,11 +2,10 @@
 
 mod round;
 
-use self::round::WAKE_EACH;
 use super::connect::{Connector, by_the_system};
 use super::leased_subscription::{ActiveLease, SETTLED_EACH, is_taken, outcome};
+use super::request_failure::{Outage, RequestFailure};
 use super::send::{SendJob, Sender, Sent};
-use super::unanswered::{Outage, Unanswered};
 use super::{NotifierError, NotifierSettings};
 use crate::base::back_off::BackOff;
 use crate::base::deadline::Deadline;
@@ -86,7 +85,7 @@ struct Notifier<'a> {
     /// The last position that this process has published, now, at the last wake, and at the wake before that.
     ///
     /// Positions are assigned before deliveries commit, so the search for new ones begins before the last position. A delivery
-    /// that took longer than [`WAKE_EACH`] to commit is found with the next new one, or when all are searched.
+    /// that took longer than [`WAKE_EACH`](round::WAKE_EACH) to commit is found with the next new one, or when all are searched.
     published: i64,
     published_at_wake: i64,
     published_before: i64,
@@ -262,7 +261,7 @@ impl<'a> Notifier<'a> {
         let callback = match Callback::parse(&leased.callback_url, &self.settings.notifications) {
             Ok(callback) => callback,
             Err(refused) => {
-                let answer = Err(Unanswered::Failed(format!("not called: {refused}")));
+                let answer = Err(RequestFailure::Failed(format!("not called: {refused}")));
                 let started_at = timestamp::now();
                 return self.answered(Sent { subscription, position, started_at, took: Duration::ZERO, answer });
             }
@@ -288,17 +287,17 @@ impl<'a> Notifier<'a> {
                 self.outage.is_over(Instant::now());
                 true
             }
-            Err(Unanswered::Failed(_)) => true,
-            Err(hidden @ Unanswered::NotCalled(_)) => {
+            Err(RequestFailure::Failed(_)) => true,
+            Err(hidden @ RequestFailure::NotCalled(_)) => {
                 info!(subscription = %sent.subscription, why = hidden.detail(), "a subscriber was not called");
                 true
             }
-            Err(unreachable @ Unanswered::Unreachable(_)) => {
+            Err(unreachable @ RequestFailure::Unreachable(_)) => {
                 info!(subscription = %sent.subscription, why = unreachable.detail(), "no way leads to a subscriber");
                 let url = Url::parse(&lease.leased.callback_url).ok();
                 !self.outage.has(url.as_ref().and_then(Url::host_str).unwrap_or_default(), Instant::now())
             }
-            Err(Unanswered::NotTried(_)) => false,
+            Err(RequestFailure::NotTried(_)) => false,
         };
         if !is_tried {
             if !lease.closing {

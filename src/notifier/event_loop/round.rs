@@ -64,7 +64,7 @@ impl Notifier<'_> {
     fn settle_all(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.receive_arrived();
         let answered =
-            self.active_leases.iter().filter(|(_, lease)| !lease.tries.is_empty()).map(|(id, _)| *id).collect();
+            self.active_leases.iter().filter(|(_, lease)| !lease.attempts.is_empty()).map(|(id, _)| *id).collect();
         self.settle_these(database, answered)
     }
 
@@ -73,7 +73,9 @@ impl Notifier<'_> {
         let longer: Vec<Uuid> = self
             .active_leases
             .values()
-            .filter(|lease| lease.tries.is_empty() && !lease.is_finished() && self.is_to_be_leased_longer(lease, now))
+            .filter(|lease| {
+                lease.attempts.is_empty() && !lease.is_finished() && self.is_to_be_leased_longer(lease, now)
+            })
             .map(|lease| lease.leased.subscription)
             .collect();
         let lost = database.lease_longer(self.by, self.lease, &longer)?;
@@ -83,7 +85,7 @@ impl Notifier<'_> {
             lease.mark_lost(lost.contains(&id));
         }
         let has_to_be = |lease: &ActiveLease| {
-            (lease.is_finished() || !lease.tries.is_empty()) && self.is_to_be_settled(lease, Instant::now())
+            (lease.is_finished() || !lease.attempts.is_empty()) && self.is_to_be_settled(lease, Instant::now())
         };
         let these = self.active_leases.iter().filter(|(_, lease)| has_to_be(lease)).map(|(id, _)| *id).collect();
         self.settle_these(database, these)
@@ -108,7 +110,7 @@ impl Notifier<'_> {
                         Url::parse(&lease.leased.callback_url).ok().and_then(|url| url.host_str().map(str::to_owned));
                     error!(subscription = %id, host, why, "a subscription is disabled: it gets no notifications any more");
                 }
-                lease.tries.clear();
+                lease.attempts.clear();
                 lease.state = None;
                 (lease.settled_at, lease.leased_at) = (asked_at, asked_at);
                 if lease.is_finished() {
@@ -132,7 +134,7 @@ impl Notifier<'_> {
             by: self.by,
             lease: (!lease.is_finished()).then_some(self.lease),
             host: self.site.host(),
-            tries: &lease.tries,
+            attempts: &lease.attempts,
             failures: lease.failures,
             open_for: lease.rests_for,
             state: lease.state.as_ref(),
@@ -159,7 +161,7 @@ impl Notifier<'_> {
             // In the database, a notification that is answered but not settled is still due.
             let mut except: Vec<i64> = lease.in_flight.keys().copied().collect();
             except.extend(lease.waiting.iter().map(|due| due.position));
-            except.extend(lease.tries.iter().filter_map(|one| one.position));
+            except.extend(lease.attempts.iter().filter_map(|one| one.position));
             if lease.leased.lease_limit == Some(0) {
                 // The details of its message may have ended the notifiers, so they are not read.
                 let first = database.due(&Leased { full: false, ..lease.leased.clone() }, &except, 1)?;
@@ -334,7 +336,7 @@ pub(super) fn at_once(memory: usize, held: usize) -> usize {
 }
 
 /// Sixteen unpredictable bytes.
-fn random() -> [u8; 16] {
+pub(super) fn random() -> [u8; 16] {
     let mut bytes = [0; 16];
     // If the system has no random numbers, TLS has none either.
     let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);

@@ -2,13 +2,13 @@
 
 use super::super::leased_subscription::samples::{due, leased};
 use super::super::send::ReceiverResponse;
+use super::round::{READ_AT_ONCE, at_once, random};
 use super::tests::settings;
-use super::round::{READ_AT_ONCE, at_once};
 use super::*;
 use crate::database::DatabaseError;
 use crate::ledger::notifications::{
-    Due, LARGEST_DUE, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, StateChange, SubscriptionState, Try,
-    Wake,
+    Due, LARGEST_DUE, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, StateChange, SubscriptionState,
+    Wake, WebhookAttempt,
 };
 use crate::site::embedded::Embedded;
 use crate::webhook::WebhookSecret;
@@ -107,10 +107,10 @@ fn put(notifier: &mut Notifier<'_>, lease: ActiveLease) {
 }
 
 /// A try that is not settled yet.
-fn tried() -> Try {
+fn tried() -> WebhookAttempt {
     let (outcome, next) = ("taken, 204".into(), Next::Done);
     let (started_at, took) = (0, Duration::ZERO);
-    Try { position: Some(9), due_at: 0, started_at, took, status: Some(204), outcome, response: None, next }
+    WebhookAttempt { position: Some(9), due_at: 0, started_at, took, status: Some(204), outcome, response: None, next }
 }
 
 fn question_answered(status: u16, body: &str) -> Sent {
@@ -151,7 +151,7 @@ fn the_database_is_asked_where_a_poll_is_due_or_any_subscription_wants_something
         };
         wants(notifier, ActiveLease::close);
         wants(notifier, |has_room| has_room.waiting.clear());
-        wants(notifier, |answered| (answered.tries, answered.settled_at) = (vec![tried()], ago(1_000)));
+        wants(notifier, |answered| (answered.attempts, answered.settled_at) = (vec![tried()], ago(1_000)));
         wants(notifier, |old| old.leased_at = ago(8_000));
         // But no round begins in the pause after two failures.
         notifier.round_failed(now);
@@ -182,7 +182,7 @@ fn leases_are_made_longer_of_those_that_have_nothing_to_be_written_down_and_what
     with(|notifier, _, _| {
         let old = |number| ActiveLease { leased_at: ago(8_000), ..full(number) };
         put(notifier, old(1));
-        put(notifier, ActiveLease { tries: vec![tried()], ..old(2) });
+        put(notifier, ActiveLease { attempts: vec![tried()], ..old(2) });
         put(notifier, ActiveLease { closing: true, ..old(3) });
         put(notifier, full(4));
         let mut under_way = old(5);
@@ -371,12 +371,12 @@ fn a_question_that_was_not_asked_counts_for_none_and_is_asked_again() {
         let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 2) };
         notifier.begin(unverified, Instant::now());
         let asked = jobs.try_recv().unwrap();
-        let answer = Err(Unanswered::NotTried("its host was not looked up within 15 s".into()));
+        let answer = Err(RequestFailure::NotTried("its host was not looked up within 15 s".into()));
         let (subscription, took) = (asked.subscription, Duration::ZERO);
         answers.send(Sent { subscription, position: None, started_at: 0, took, answer }).unwrap();
         notifier.receive_answers(true);
         let lease = notifier.active_leases.values().next().unwrap();
-        assert_eq!((lease.failures, lease.tries.len(), &lease.state), (2, 0, &None));
+        assert_eq!((lease.failures, lease.attempts.len(), &lease.state), (2, 0, &None));
         assert!(lease.is_finished() && lease.rests_for.is_some());
     });
 }
@@ -428,7 +428,7 @@ fn a_callback_is_reported_from_then_on_that_its_challenge_comes_back_in_an_answe
             notifier.receive_answers(true);
             let lease = notifier.active_leases.values().next().unwrap();
             assert_eq!(lease.leased.state == SubscriptionState::Active, problem.is_none());
-            assert_eq!(lease.tries.first().map(|one| one.outcome.as_str()), problem);
+            assert_eq!(lease.attempts.first().map(|one| one.outcome.as_str()), problem);
         });
     }
 }
@@ -530,7 +530,7 @@ fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
         assert!(jobs.try_recv().is_err());
         let lease = notifier.active_leases.values().next().unwrap();
         let settlement = notifier.settlement(lease);
-        assert_eq!((settlement.tries.len(), settlement.failures, settlement.alone), (1, 3, true));
+        assert_eq!((settlement.attempts.len(), settlement.failures, settlement.alone), (1, 3, true));
         assert_eq!((settlement.lease, settlement.state), (None, None));
     });
 }
@@ -553,7 +553,7 @@ fn who_is_leased_again_by_the_same_notifier_is_not_sent_again_what_is_under_way(
         answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
         notifier.receive_answers(true);
         let lease = notifier.active_leases.values().next().unwrap();
-        assert_eq!((lease.requests(), lease.tries.len()), (0, 1));
+        assert_eq!((lease.requests(), lease.attempts.len()), (0, 1));
     });
 }
 
@@ -581,13 +581,13 @@ fn an_outage_of_our_own_network_is_no_failure_of_the_receivers() {
             lease.leased.callback_url = format!("https://{number}.example/");
             lease.next().unwrap();
             put(notifier, lease);
-            let answer = Err(Unanswered::Unreachable("connecting: Network is unreachable".into()));
+            let answer = Err(RequestFailure::Unreachable("connecting: Network is unreachable".into()));
             let (subscription, took) = (Uuid::from_u128(number), Duration::ZERO);
             answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
         }
         notifier.receive_answers(true);
         let failures: Vec<u32> = notifier.active_leases.values().map(|lease| lease.failures).collect();
         assert_eq!(failures, [1, 0, 0]);
-        assert!(notifier.active_leases.values().skip(1).all(|lease| lease.tries.is_empty() && lease.is_finished()));
+        assert!(notifier.active_leases.values().skip(1).all(|lease| lease.attempts.is_empty() && lease.is_finished()));
     });
 }

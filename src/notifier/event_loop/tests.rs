@@ -68,8 +68,8 @@ impl Notifications for Slow {
     }
 
     fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
-        let each = settlements.iter().map(|one| (one.subscription.as_u128(), one.tries.len()));
-        let each = each.map(|(id, tries)| format!(" {id}:{tries}")).collect::<String>();
+        let each = settlements.iter().map(|one| (one.subscription.as_u128(), one.attempts.len()));
+        let each = each.map(|(id, attempts)| format!(" {id}:{attempts}")).collect::<String>();
         self.step(&format!("settle{each}"));
         Ok(Vec::new())
     }

@@ -14,9 +14,9 @@
 //! When its rest is over, a subscription gets one request. So a receiver that is down costs one request for each step of the
 //! schedule, not one for each event.
 
+use super::request_failure::RequestFailure;
 use super::send::Sent;
-use super::unanswered::Unanswered;
-use crate::ledger::notifications::{Due, Leased, Next, StateChange, SubscriptionState, Try};
+use crate::ledger::notifications::{Due, Leased, Next, StateChange, SubscriptionState, WebhookAttempt};
 use crate::ledger::subscriptions::NEVER_ANSWERED;
 use crate::webhook::Schedule;
 use std::collections::{BTreeMap, VecDeque};
@@ -53,7 +53,7 @@ pub(super) struct ActiveLease {
     /// The notifications in flight, by the event's position.
     pub(super) in_flight: BTreeMap<i64, InFlight>,
     /// Answers that are not yet recorded in the database.
-    pub(super) tries: Vec<Try>,
+    pub(super) attempts: Vec<WebhookAttempt>,
     /// The challenge of the verification request in flight.
     pub(super) challenge: Option<String>,
     pub(super) failures: u32,
@@ -81,7 +81,7 @@ impl ActiveLease {
             allotment,
             waiting: VecDeque::new(),
             in_flight: BTreeMap::new(),
-            tries: Vec::new(),
+            attempts: Vec::new(),
             challenge: None,
             rests_for: None,
             state: None,
@@ -121,7 +121,7 @@ impl ActiveLease {
 
     /// Continues the requests of an earlier lease of the same notifier, which had lost that lease meanwhile.
     pub(super) fn take_over(&mut self, earlier: Self) {
-        (self.in_flight, self.tries, self.challenge) = (earlier.in_flight, earlier.tries, earlier.challenge);
+        (self.in_flight, self.attempts, self.challenge) = (earlier.in_flight, earlier.attempts, earlier.challenge);
     }
 
     pub(super) fn requests(&self) -> usize {
@@ -156,7 +156,7 @@ impl ActiveLease {
 
     /// The time until the answers must be recorded, if there are any. A later answer does not postpone an earlier one.
     pub(super) fn flush_in(&self, now: Instant) -> Option<Duration> {
-        match self.tries.len() {
+        match self.attempts.len() {
             0 => None,
             1..SETTLED_AT_ONCE => Some(SETTLED_EACH.saturating_sub(now.saturating_duration_since(self.settled_at))),
             SETTLED_AT_ONCE.. => Some(Duration::ZERO),
@@ -177,7 +177,7 @@ impl ActiveLease {
     pub(super) fn wants_more(&self) -> bool {
         let may = !self.closing && !self.lost && !self.read_to_the_end;
         // In order, the next notification is known only when the previous one is settled.
-        let settled = !self.leased.in_order || (self.tries.is_empty() && self.requests() == 0);
+        let settled = !self.leased.in_order || (self.attempts.is_empty() && self.requests() == 0);
         may && settled && self.leased.state == SubscriptionState::Active && self.waiting.len() < self.limit()
     }
 
@@ -193,7 +193,7 @@ impl ActiveLease {
             self.failed(&sent, schedule, disable_after);
             schedule.after(failed_before + 1, &seed, asked).map_or(Next::GivenUp, Next::Again)
         };
-        self.tries.push(as_try(sent, due_at, next));
+        self.attempts.push(as_attempt(sent, due_at, next));
     }
 
     /// The seed that spreads the waits of a notification.
@@ -207,9 +207,9 @@ impl ActiveLease {
         if let Some(due) = first {
             let after = schedule.after(due.tries + 1, &self.seed(due.position), None);
             let (subscription, position) = (self.leased.subscription, Some(due.position));
-            let answer = Err(Unanswered::Failed(ENDED_NOTIFIERS.into()));
+            let answer = Err(RequestFailure::Failed(ENDED_NOTIFIERS.into()));
             let sent = Sent { subscription, position, started_at, took: Duration::ZERO, answer };
-            self.tries.push(as_try(sent, due.due_at, after.map_or(Next::GivenUp, Next::Again)));
+            self.attempts.push(as_attempt(sent, due.due_at, after.map_or(Next::GivenUp, Next::Again)));
         }
         self.rests_for = Some(schedule.after_at_least(2, self.leased.subscription.as_bytes(), None));
         self.close();
@@ -272,7 +272,7 @@ impl ActiveLease {
         let asked = sent.answer.as_ref().ok().and_then(|answer| answer.retry_after);
         let rest = schedule.after_at_least(self.failures, self.leased.subscription.as_bytes(), asked);
         self.rests_for = Some(rest);
-        self.tries.push(Try { outcome: problem, ..as_try(sent, 0, Next::Again(rest)) });
+        self.attempts.push(WebhookAttempt { outcome: problem, ..as_attempt(sent, 0, Next::Again(rest)) });
         self.close();
         if self.leased.age > within {
             self.disable(NEVER_ANSWERED.into());
@@ -308,7 +308,7 @@ pub(super) fn outcome(sent: &Sent) -> String {
 }
 
 /// A try as the database stores it.
-fn as_try(sent: Sent, due_at: i64, next: Next) -> Try {
+fn as_attempt(sent: Sent, due_at: i64, next: Next) -> WebhookAttempt {
     let outcome = outcome(&sent);
     let Sent { position, started_at, took, answer, .. } = sent;
     let answer = answer.ok();
@@ -318,7 +318,16 @@ fn as_try(sent: Sent, due_at: i64, next: Next) -> Try {
         // Neither engine stores a NUL in a text.
         String::from_utf8_lossy(beginning).replace('\0', "\u{FFFD}")
     });
-    Try { position, due_at, started_at, took, status: answer.map(|answer| answer.status), outcome, response, next }
+    WebhookAttempt {
+        position,
+        due_at,
+        started_at,
+        took,
+        status: answer.map(|answer| answer.status),
+        outcome,
+        response,
+        next,
+    }
 }
 
 /// Leased subscriptions and due notifications for tests.

@@ -1,7 +1,7 @@
 //! What an answer means, and how a subscription is given back.
 
+use super::super::request_failure::RequestFailure;
 use super::super::send::ReceiverResponse;
-use super::super::unanswered::Unanswered;
 use super::samples::{due, leased};
 use super::*;
 
@@ -24,7 +24,7 @@ fn answer(lease: &mut ActiveLease, position: i64, status: u16, retry_after: Opti
         answer,
     };
     lease.answered(sent, position, &Schedule::default(), DAYS);
-    lease.tries.last().unwrap().next
+    lease.attempts.last().unwrap().next
 }
 
 fn positions(lease: &mut ActiveLease) -> Vec<i64> {
@@ -117,7 +117,7 @@ fn a_notification_is_given_up_after_its_last_wait() {
     lease.waiting.push_back(Due { tries: 9, ..due(1) });
     let _ = positions(&mut lease);
     assert_eq!(answer(&mut lease, 1, 500, None), Next::GivenUp);
-    let shown = lease.tries.last().unwrap();
+    let shown = lease.attempts.last().unwrap();
     assert_eq!((shown.outcome.as_str(), shown.response.as_deref()), ("answered 500", Some("x")));
 }
 
@@ -156,7 +156,7 @@ fn what_was_not_tried_is_no_failure_and_waits_as_it_was() {
     let mut lease = active_leases(Leased { failing_for: DAYS * 2, ..leased(false, 4) }, 9);
     assert_eq!(positions(&mut lease), [1, 2, 3]);
     lease.not_tried(Some(2), &Schedule::default());
-    assert_eq!((lease.failures, &lease.state, lease.tries.len(), lease.requests()), (4, &None, 0, 2));
+    assert_eq!((lease.failures, &lease.state, lease.attempts.len(), lease.requests()), (4, &None, 0, 2));
     // The rest is the first step of the schedule, or longer if the receiver has asked for that.
     assert!(lease.rests_for.unwrap() >= Duration::from_secs(4) && lease.rests_for.unwrap() <= Duration::from_secs(6));
     assert!(!lease.is_finished(), "two are under way");
@@ -175,7 +175,7 @@ fn what_notifiers_end_with_is_a_failed_try_of_what_is_due_first_and_no_failure_o
     for (tries, is_given_up) in [(0, false), (8, false), (9, true)] {
         let mut lease = active_leases(ended.clone(), 0);
         lease.ended_notifiers(Some(&Due { tries, ..due(7) }), 5, &Schedule::default());
-        let one = &lease.tries[0];
+        let one = &lease.attempts[0];
         assert_eq!((one.position, one.status, one.outcome.as_str()), (Some(7), None, ENDED_NOTIFIERS));
         assert_eq!(one.next == Next::GivenUp, is_given_up);
         assert_eq!((lease.failures, &lease.state), (4, &None));
@@ -184,7 +184,7 @@ fn what_notifiers_end_with_is_a_failed_try_of_what_is_due_first_and_no_failure_o
     // Nothing is due any more.
     let mut lease = active_leases(ended, 0);
     lease.ended_notifiers(None, 5, &Schedule::default());
-    assert!(lease.is_finished() && lease.tries.is_empty());
+    assert!(lease.is_finished() && lease.attempts.is_empty());
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn it_is_reported_in_a_line_what_came_of_a_try() {
         let mut lease = active_leases(leased(false, 0), 1);
         let _ = positions(&mut lease);
         answer(&mut lease, 1, status, None);
-        lease.tries.pop().unwrap().outcome
+        lease.attempts.pop().unwrap().outcome
     };
     assert_eq!([shown(204), shown(301)], ["taken, 204", "answered 301"]);
 }
@@ -295,7 +295,7 @@ fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
         let subscription = lease.leased.subscription;
         let sent = Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer };
         lease.answered(sent, 1, &Schedule::default(), DAYS);
-        lease.tries.pop().unwrap().response
+        lease.attempts.pop().unwrap().response
     };
     assert_eq!(kept(b"a\0b", false).as_deref(), Some("a\u{fffd}b"));
     assert_eq!((kept(b"", false), kept(b"secret", true)), (None, None));
@@ -305,7 +305,7 @@ fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
 /// A failed verification request, which is recorded without a position.
 fn unanswered(lease: &mut ActiveLease, age: Duration) {
     lease.leased.age = age;
-    let answer = Err(Unanswered::Failed("no answer within 10 s".into()));
+    let answer = Err(RequestFailure::Failed("no answer within 10 s".into()));
     let subscription = lease.leased.subscription;
     let sent = Sent { subscription, position: None, started_at: 0, took: Duration::ZERO, answer };
     lease.not_verified(sent, "the answer lacks the challenge".into(), &Schedule::default(), DAYS);
@@ -317,7 +317,7 @@ fn a_callback_that_does_not_answer_its_question_is_asked_again_until_its_time_is
     let mut lease = active_leases(unverified(1), 1);
     assert_eq!(positions(&mut lease), [0; 0], "it gets nothing yet");
     unanswered(&mut lease, DAYS);
-    let shown = lease.tries.last().unwrap();
+    let shown = lease.attempts.last().unwrap();
     assert_eq!((lease.failures, &lease.state, shown.outcome.as_str()), (2, &None, "the answer lacks the challenge"));
     // The second step of the schedule.
     assert!(lease.rests_for.unwrap() >= Duration::from_mins(4) && lease.is_finished());
@@ -359,7 +359,7 @@ fn more_is_read_where_there_is_room_and_where_it_is_known_what_comes_next() {
     assert!(!lease.wants_more() && positions(&mut lease) == [1] && !lease.wants_more() && !lease.has_room());
     answer(&mut lease, 1, 204, None);
     assert!(!lease.wants_more());
-    lease.tries.clear();
+    lease.attempts.clear();
     assert!(lease.wants_more());
     let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 0) };
     assert!(!active_leases(unverified, 0).wants_more());

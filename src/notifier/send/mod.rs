@@ -2,7 +2,7 @@
 //! not used.
 
 use super::connect::{Connector, MOST_LOOKUPS, Stream};
-use super::unanswered::Unanswered;
+use super::request_failure::RequestFailure;
 use crate::base::timestamp;
 use crate::webhook::{Callback, RetryAfter, WebhookSecret, payload, sign};
 use hyper::body::{Body, Incoming};
@@ -50,7 +50,7 @@ pub(super) struct Sent {
     /// When the try began, in microseconds since 1970.
     pub(super) started_at: i64,
     pub(super) took: Duration,
-    pub(super) answer: Result<ReceiverResponse, Unanswered>,
+    pub(super) answer: Result<ReceiverResponse, RequestFailure>,
 }
 
 /// A receiver's answer.
@@ -117,9 +117,9 @@ fn run(
                 let answer = answer.unwrap_or_else(|_| {
                     let within = at_most.as_secs_f64();
                     Err(if waits.load(Ordering::Relaxed) {
-                        Unanswered::NotTried(format!("its host was not looked up within {within} s"))
+                        RequestFailure::NotTried(format!("its host was not looked up within {within} s"))
                     } else {
-                        Unanswered::Failed(format!("no answer within {within} s"))
+                        RequestFailure::Failed(format!("no answer within {within} s"))
                     })
                 });
                 let SendJob { subscription, position, .. } = job;
@@ -164,7 +164,7 @@ struct HttpClient {
 
 impl HttpClient {
     /// Sends one request and returns the answer. `waits` is true until the lookup of the host begins.
-    async fn post(&self, job: &SendJob, waits: &AtomicBool) -> Result<ReceiverResponse, Unanswered> {
+    async fn post(&self, job: &SendJob, waits: &AtomicBool) -> Result<ReceiverResponse, RequestFailure> {
         if let Some(connection) = self.idle_connection(&place(job)) {
             // The receiver may have closed the connection meanwhile. In that case there is no answer, and a new connection is
             // opened.
@@ -188,7 +188,7 @@ impl HttpClient {
         idle.get_mut(place)?.pop()
     }
 
-    async fn ask(&self, mut connection: KeptConnection, job: &SendJob) -> Result<ReceiverResponse, Unanswered> {
+    async fn ask(&self, mut connection: KeptConnection, job: &SendJob) -> Result<ReceiverResponse, RequestFailure> {
         connection.sender.ready().await.map_err(failed)?;
         let response = connection.sender.send_request(request(job)?).await.map_err(failed)?;
         let status = response.status().as_u16();
@@ -209,11 +209,11 @@ impl HttpClient {
     }
 }
 
-fn failed(error: hyper::Error) -> Unanswered {
-    Unanswered::Failed(format!("HTTP: {error}"))
+fn failed(error: hyper::Error) -> RequestFailure {
+    RequestFailure::Failed(format!("HTTP: {error}"))
 }
 
-async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, Unanswered> {
+async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, RequestFailure> {
     let mut http = http1::Builder::new();
     http.max_buf_size(LONGEST_ANSWER);
     let (sender, connection) = http.handshake(TokioIo::new(stream)).await.map_err(failed)?;
@@ -224,7 +224,7 @@ async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, Unans
     Ok(sender)
 }
 
-fn request(job: &SendJob) -> Result<Request<String>, Unanswered> {
+fn request(job: &SendJob) -> Result<Request<String>, RequestFailure> {
     let seconds = timestamp::now() / 1_000_000;
     let mut request = Request::builder().method(Method::POST).uri(job.callback.path());
     request = request.header(HOST, job.callback.authority());
@@ -236,7 +236,7 @@ fn request(job: &SendJob) -> Result<Request<String>, Unanswered> {
         .header("webhook-signature", sign(&job.secrets, &job.id, seconds, &job.body))
         .header("maildrop-attempt", job.number)
         .body(job.body.clone())
-        .map_err(|error| Unanswered::Failed(format!("the request cannot be written: {error}")))
+        .map_err(|error| RequestFailure::Failed(format!("the request cannot be written: {error}")))
 }
 
 /// The first bytes of an answer, and whether they are the whole answer.

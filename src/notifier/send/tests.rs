@@ -246,7 +246,7 @@ fn a_receiver_that_says_nothing_is_given_up_in_time() {
     let receiver = Receiver::new([Does::Nothing]);
     let sender = Sender::start(connector(), Duration::from_millis(50)).unwrap();
     let shown = sent(&sender, job(&receiver, 1));
-    assert_eq!(shown.answer, Err(Unanswered::Failed("no answer within 0.05 s".into())));
+    assert_eq!(shown.answer, Err(RequestFailure::Failed("no answer within 0.05 s".into())));
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn what_waits_for_its_lookup_until_its_time_is_over_was_not_tried_and_is_not_loo
     });
     let hasty = Sender::start(connector.clone(), Duration::from_millis(50)).unwrap();
     let shown = sent(&hasty, at("given-up"));
-    assert_eq!(shown.answer, Err(Unanswered::NotTried("its host was not looked up within 0.05 s".into())));
+    assert_eq!(shown.answer, Err(RequestFailure::NotTried("its host was not looked up within 0.05 s".into())));
     // Once these have ended, the next host is looked up; the one that was given up is not.
     let patient = Sender::start(connector, LONG).unwrap();
     drop(goes_on);

@@ -2,7 +2,7 @@
 //! main.cf, and postconf(1) prints them. If one is shorter, Postfix may bounce a message that the recipient has received.
 
 use crate::base::deadline::Deadline;
-use crate::base::printed::output_of;
+use crate::base::program_output::output_of;
 use crate::config::{Config, Delivery};
 use crate::ledger::Finding;
 use crate::ledger::check::{advised, bad, good, warning};

@@ -3,7 +3,7 @@
 use super::{Histogram, Percentiles};
 use crate::database::DatabaseError;
 use crate::ledger::Database;
-use crate::ledger::notifications::attempts::{Tried, each_page_of_tries};
+use crate::ledger::notifications::attempts::{AttemptTiming, each_page_of_attempts};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(crate) fn notification_stats(
     span: (i64, i64),
 ) -> Result<Option<NotificationStats>, DatabaseError> {
     let mut counting = Counting::default();
-    let seen = each_page_of_tries(database, span, |page| page.into_iter().for_each(|tried| counting.add(tried)))?;
+    let seen = each_page_of_attempts(database, span, |page| page.into_iter().for_each(|tried| counting.add(tried)))?;
     Ok(seen.then(|| counting.end()))
 }
 
@@ -62,7 +62,7 @@ struct Counting {
 }
 
 impl Counting {
-    fn add(&mut self, Tried { event, subscription, after, status }: Tried) {
+    fn add(&mut self, AttemptTiming { event, subscription, after, status }: AttemptTiming) {
         *self.tries.entry(class(status)).or_default() += 1;
         if self.last.replace((event, subscription)) != Some((event, subscription)) {
             self.first.add(after.max(0).unsigned_abs());
@@ -91,7 +91,7 @@ mod tests {
             (7, other, -300, Some(410)),
             (8, other, 50, Some(301)),
         ] {
-            counting.add(Tried { event, subscription, after, status });
+            counting.add(AttemptTiming { event, subscription, after, status });
         }
         let NotificationStats { tries, first_try } = counting.end();
         assert_eq!(tries, [("2xx", 1), ("3xx", 1), ("4xx", 1), ("5xx", 1), ("none", 1)].into());

@@ -5,7 +5,7 @@
 //! ZeroMQ's own library and the guide's programs (`tests/server_tests/service`). A peer cannot make it use more memory than
 //! its [`Settings`] allow: a frame that is too long is refused when its length arrives.
 
-mod blocking;
+mod blocking_connection;
 mod connection;
 mod error;
 mod frame;
@@ -14,7 +14,7 @@ mod pirate;
 #[cfg(any(test, feature = "test-properties"))]
 pub mod property_tests;
 
-pub use blocking::{Blocking, BlockingError};
+pub use blocking_connection::{Blocking, BlockingError};
 pub use connection::{Connection, Message, Settings};
 pub use error::ZmtpError;
 pub use handshake::{Peer, SocketType};

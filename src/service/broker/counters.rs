@@ -10,7 +10,7 @@ pub struct Counters {
     /// Requests of clients and the replies to them. (The LMTP server counts its own replies.)
     pub traffics: Traffics,
     /// Messages passed to a worker.
-    pub handed_out: u64,
+    pub dispatched: u64,
     /// Messages that waited too long for a worker.
     pub waited_too_long: u64,
     /// Recipients that were left out of a delivery, because too many other messages to them were being delivered.

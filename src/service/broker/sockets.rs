@@ -65,9 +65,9 @@ pub struct Report {
 impl Report {
     /// Requests a report from the broker; `None` if its loop has ended.
     pub(in crate::service) async fn request(ask: &mpsc::Sender<oneshot::Sender<Self>>) -> Option<Self> {
-        let (tell, shown) = oneshot::channel();
-        ask.send(tell).await.ok()?;
-        shown.await.ok()
+        let (reply_sender, reply) = oneshot::channel();
+        ask.send(reply_sender).await.ok()?;
+        reply.await.ok()
     }
 }
 
@@ -158,7 +158,7 @@ impl Sockets {
     pub async fn run(
         mut self,
         broker: Broker,
-        mut handed: mpsc::Receiver<InflightMessage>,
+        mut submitted: mpsc::Receiver<InflightMessage>,
         mut asked: mpsc::Receiver<oneshot::Sender<Report>>,
         mut ended: mpsc::Receiver<WorkerEnd>,
         mut stop: oneshot::Receiver<Duration>,
@@ -166,14 +166,14 @@ impl Sockets {
         let writer = self.writer.take();
         let mut at = Loop { broker, connections: HashMap::new(), local: HashMap::new(), last_local: 0, writer };
         let mut until: Option<Instant> = None;
-        let (mut may_hand, mut may_ask, mut may_end) = (true, true, true);
-        while until.is_none_or(|until| Instant::now() < until && (may_hand || !at.broker.is_idle())) {
+        let (mut may_submit, mut may_ask, mut may_end) = (true, true, true);
+        while until.is_none_or(|until| Instant::now() < until && (may_submit || !at.broker.is_idle())) {
             let tick = at.broker.next_tick();
             tokio::select! {
                 Some(input) = self.inbox.recv() => at.take(input),
-                message = handed.recv(), if may_hand => match message {
-                    Some(message) => at.take_handed(message),
-                    None => may_hand = false,
+                message = submitted.recv(), if may_submit => match message {
+                    Some(message) => at.take_submission(message),
+                    None => may_submit = false,
                 },
                 asker = asked.recv(), if may_ask => match asker {
                     // The client that asked may have gone meanwhile.
@@ -241,11 +241,11 @@ impl Loop {
         }
     }
 
-    fn take_handed(&mut self, InflightMessage { request, message, answer }: InflightMessage) {
+    fn take_submission(&mut self, InflightMessage { request, message, answer }: InflightMessage) {
         self.last_local += 1;
         let id = LocalId(self.last_local);
         self.local.insert(id, answer);
-        self.event(Event::Handed { id, request: Box::new(request), body: message });
+        self.event(Event::Submitted { id, request: Box::new(request), body: message });
     }
 
     fn event(&mut self, event: Event) {
@@ -275,7 +275,7 @@ impl Loop {
                     let request = ToWorker::Request { client: address, body };
                     self.order(connection, SocketOrder::SendToWorker(request));
                 }
-                Action::Tell { connection, body } => self.order(connection, SocketOrder::SendToClient(body)),
+                Action::SendToClient { connection, body } => self.order(connection, SocketOrder::SendToClient(body)),
                 Action::Answer { id, verdicts } => {
                     if let Some(Err(_)) = self.local.remove(&id).map(|asker| asker.send(verdicts)) {
                         debug!("the LMTP client has hung up before it was answered");

@@ -73,7 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         self.write().await;
     }
 
-    async fn hear(&mut self) -> Message {
+    async fn receive(&mut self) -> Message {
         loop {
             if let Some(message) = self.connection.next().unwrap() {
                 return message;
@@ -129,11 +129,11 @@ async fn what_a_worker_says_reaches_the_loop_and_what_it_is_reported_reaches_it(
     tokio::time::sleep(HANDSHAKE * 3).await;
     let request = ToWorker::Request { client: b"a".to_vec(), body: vec![b'x'; 20_000] };
     orders.send(SocketOrder::SendToWorker(request.clone())).unwrap();
-    assert_eq!(ToWorker::parse(peer.hear().await), Ok(request));
+    assert_eq!(ToWorker::parse(peer.receive().await), Ok(request));
     // The last frame is written before the connection is closed.
     orders.send(SocketOrder::SendToWorker(ToWorker::Heartbeat)).unwrap();
     orders.send(SocketOrder::Close).unwrap();
-    assert_eq!(ToWorker::parse(peer.hear().await), Ok(ToWorker::Heartbeat));
+    assert_eq!(ToWorker::parse(peer.receive().await), Ok(ToWorker::Heartbeat));
     assert!(!peer.read().await);
     assert!(matches!(over.await.unwrap(), Over::AsOrdered));
 }
@@ -146,7 +146,7 @@ async fn what_a_client_says_reaches_the_loop_and_its_end_is_seen() {
         matches!(event(&mut inbox).await, Event::ClientSaid { connection: ConnectionId(7), body } if body == b"hello")
     );
     orders.send(SocketOrder::SendToClient(b"good day".to_vec())).unwrap();
-    assert_eq!(from_client(peer.hear().await), Ok(b"good day".to_vec()));
+    assert_eq!(from_client(peer.receive().await), Ok(b"good day".to_vec()));
     drop(peer);
     assert!(matches!(over.await.unwrap(), Over::Closed));
 }
@@ -242,7 +242,7 @@ async fn this_user_may_connect_and_the_system_tells_which_process_it_is() {
 struct BrokerStage {
     clients: PathBuf,
     workers: PathBuf,
-    hand: mpsc::Sender<InflightMessage>,
+    submissions: mpsc::Sender<InflightMessage>,
     ask: mpsc::Sender<oneshot::Sender<Report>>,
     ended: mpsc::Sender<WorkerEnd>,
     stop: oneshot::Sender<Duration>,
@@ -250,15 +250,15 @@ struct BrokerStage {
 
 impl BrokerStage {
     fn report(&self) -> Report {
-        let (tell, shown) = oneshot::channel();
-        self.ask.blocking_send(tell).unwrap();
-        shown.blocking_recv().unwrap()
+        let (reply_sender, reply) = oneshot::channel();
+        self.ask.blocking_send(reply_sender).unwrap();
+        reply.blocking_recv().unwrap()
     }
 
-    fn hand(&self, id: u128) -> oneshot::Receiver<Vec<Verdict>> {
+    fn submit(&self, id: u128) -> oneshot::Receiver<Vec<Verdict>> {
         let (answer, verdicts) = oneshot::channel();
         let message = Body::Memory(BYTES.to_vec());
-        self.hand.blocking_send(InflightMessage { request: request(id), message, answer }).unwrap();
+        self.submissions.blocking_send(InflightMessage { request: request(id), message, answer }).unwrap();
         verdicts
     }
 
@@ -283,7 +283,7 @@ impl TestWorker {
     }
 
     /// The worker's next message. Meanwhile the worker sends heartbeats.
-    fn hear(&mut self) -> (Vec<u8>, Vec<u8>) {
+    fn receive(&mut self) -> (Vec<u8>, Vec<u8>) {
         loop {
             match self.0.receive(Instant::now() + Duration::from_millis(200)).unwrap().map(ToWorker::parse) {
                 Some(Ok(ToWorker::Request { client, body })) => return (client, body),
@@ -311,9 +311,10 @@ async fn on_stage(most_clients: usize, play: impl FnOnce(BrokerStage) + Send + '
     let mut sockets = Sockets::new(LONGEST_FRAME, spool(folder.path()));
     sockets.listen(UnixListener::bind(&clients).unwrap(), Peers::Clients, most_clients, None);
     sockets.listen(UnixListener::bind(&workers).unwrap(), Peers::Workers, 4, None);
-    let ((hand, handed), (ask, asked), (ended, ends)) = (mpsc::channel(1), mpsc::channel(1), mpsc::channel(1));
+    let ((submissions, submitted), (ask, asked), (ended, ends)) =
+        (mpsc::channel(1), mpsc::channel(1), mpsc::channel(1));
     let (stop, stopped) = oneshot::channel();
-    let player = thread::spawn(move || play(BrokerStage { clients, workers, hand, ask, ended, stop }));
+    let player = thread::spawn(move || play(BrokerStage { clients, workers, submissions, ask, ended, stop }));
     let settings = state::Settings {
         worker_wait: PATIENCE,
         workers: 1,
@@ -326,7 +327,7 @@ async fn on_stage(most_clients: usize, play: impl FnOnce(BrokerStage) + Send + '
         run: 7,
     };
     let broker = Broker::new(settings, CrashRecords::default(), Instant::now());
-    sockets.run(broker, handed, asked, ends, stopped).await;
+    sockets.run(broker, submitted, asked, ends, stopped).await;
     player.join().unwrap();
 }
 
@@ -334,12 +335,12 @@ async fn on_stage(most_clients: usize, play: impl FnOnce(BrokerStage) + Send + '
 async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for() {
     on_stage(8, |stage| {
         // Both messages wait before there is a worker.
-        let verdicts = [stage.hand(1), stage.hand(2)];
+        let verdicts = [stage.submit(1), stage.submit(2)];
         let mut client = stage.client().unwrap();
         client.send(&to_client(b"hello"), Instant::now() + PATIENCE).unwrap();
         let mut worker = stage.worker();
         for id in [1, 2] {
-            let (address, body) = worker.hear();
+            let (address, body) = worker.receive();
             let Ok((Header::Deliver(request), message)) = Header::read(&body) else { panic!("{body:?}") };
             assert_eq!((request.id, message), (Uuid::from_u128(id), BYTES));
             assert_eq!(stage.report().gauges.busy, 1);
@@ -348,13 +349,13 @@ async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for(
         for (verdicts, id) in verdicts.into_iter().zip(["1", "2"]) {
             assert_eq!(verdicts.blocking_recv().unwrap(), [Verdict::delivered(id)]);
         }
-        let (address, body) = worker.hear();
+        let (address, body) = worker.receive();
         assert_eq!(body, b"hello");
         worker.say(&FromWorker::Reply { client: address, body: b"good day".to_vec() });
         let answer = client.receive(Instant::now() + PATIENCE).unwrap().unwrap();
         assert_eq!(from_client(answer), Ok(b"good day".to_vec()));
         let report = stage.report();
-        assert_eq!((report.counters.handed_out, report.gauges.ready, report.database_away), (3, 1, None));
+        assert_eq!((report.counters.dispatched, report.gauges.ready, report.database_away), (3, 1, None));
         // The broker sends heartbeats to its workers.
         while !matches!(
             worker.0.receive(Instant::now() + PATIENCE).unwrap().map(ToWorker::parse),
@@ -372,9 +373,9 @@ async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for(
 #[tokio::test]
 async fn a_message_whose_worker_hangs_up_is_answered() {
     on_stage(8, |stage| {
-        let verdicts = stage.hand(1);
+        let verdicts = stage.submit(1);
         let mut worker = stage.worker();
-        worker.hear();
+        worker.receive();
         drop(worker);
         assert_eq!(verdicts.blocking_recv().unwrap()[0].class(), 4);
         assert_eq!(stage.report().counters.workers_lost, 1);
@@ -398,9 +399,9 @@ async fn past_the_limit_a_client_waits_until_another_one_hangs_up() {
 async fn stopped_it_answers_its_messages_and_accepts_no_client() {
     on_stage(8, |stage| {
         let mut worker = stage.worker();
-        let verdicts = stage.hand(1);
-        let (address, _) = worker.hear();
-        let BrokerStage { clients, workers: _, hand, ask, ended, stop } = stage;
+        let verdicts = stage.submit(1);
+        let (address, _) = worker.receive();
+        let BrokerStage { clients, workers: _, submissions, ask, ended, stop } = stage;
         stop.send(PATIENCE).unwrap();
         // The loop handles the stop in its next turn.
         let gone = || StdUnixStream::connect(&clients).is_err();
@@ -409,7 +410,7 @@ async fn stopped_it_answers_its_messages_and_accepts_no_client() {
             thread::yield_now();
         }
         assert!(gone(), "nobody is let in any more");
-        drop((hand, ended));
+        drop((submissions, ended));
         worker.answer(address, Uuid::from_u128(1), &Verdict::delivered("x"));
         assert_eq!(verdicts.blocking_recv().unwrap(), [Verdict::delivered("x")]);
         // All messages are answered, so the broker does not wait until `ask` is dropped.

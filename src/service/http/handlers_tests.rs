@@ -70,8 +70,8 @@ impl Scene {
     /// The answer, if the broker sends `report` at once.
     async fn get(&mut self, path: &str, report: &Report) -> Response<String> {
         let broker = async {
-            while let Some(tell) = self.asked.recv().await {
-                let _ = tell.send(report.clone());
+            while let Some(reply) = self.asked.recv().await {
+                let _ = reply.send(report.clone());
             }
         };
         tokio::select! {

@@ -13,8 +13,8 @@ fn serve(socket: &Path, folder: &Path) -> (JoinHandle<io::Result<()>>, watch::Se
     let sources = Sources { ask, service, stop: stops, tally: LmtpTally::default(), max_connections: 1, disk };
     let listening = vec![Open::Unix(UnixListener::bind(socket).unwrap())];
     tokio::spawn(async move {
-        while let Some(tell) = asked.recv().await {
-            let _ = tell.send(Report::default());
+        while let Some(reply) = asked.recv().await {
+            let _ = reply.send(Report::default());
         }
     });
     (tokio::spawn(run(listening, sources)), stop)

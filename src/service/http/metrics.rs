@@ -151,7 +151,7 @@ impl Figures {
         sheet.counters("ignored_worker_answers", help, answers.map(|(why, n)| (vec![("why", why)], n)));
         self.crashes(sheet);
         for (name, help, value) in [
-            ("handed_out_messages", "Messages handed to a worker.", counters.handed_out),
+            ("dispatched_messages", "Messages dispatched to a worker.", counters.dispatched),
             (
                 "excluded_recipients",
                 "Recipients deferred since too many messages for them were delivered at once.",

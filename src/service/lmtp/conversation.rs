@@ -40,7 +40,7 @@ const BEGIN_IN_ALL: Duration = Duration::from_secs(20);
 /// What a conversation needs besides its stream and session.
 #[derive(Clone, Debug)]
 pub(super) struct SessionContext {
-    pub hand_out: mpsc::Sender<InflightMessage>,
+    pub submissions: mpsc::Sender<InflightMessage>,
     pub stop: watch::Receiver<bool>,
 }
 
@@ -183,7 +183,7 @@ impl SessionContext {
         let limit = Duration::from_millis(request.time_left_ms).saturating_add(AFTER_DEADLINE);
         let (answer, verdicts) = oneshot::channel();
         let ended = timeout(limit, async {
-            self.hand_out.send(InflightMessage { request, message, answer }).await.ok()?;
+            self.submissions.send(InflightMessage { request, message, answer }).await.ok()?;
             verdicts.await.ok()
         });
         let ended = ended.await.ok().flatten();

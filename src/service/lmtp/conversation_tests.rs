@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 /// A conversation, its client's end, and the receiver of its messages. The clock is paused, and advances when all tasks wait.
 struct Scene {
     client: DuplexStream,
-    handed: mpsc::Receiver<InflightMessage>,
+    submitted: mpsc::Receiver<InflightMessage>,
     stop: watch::Sender<bool>,
     conversation: JoinHandle<io::Result<SessionEnd>>,
     began: Instant,
@@ -34,14 +34,14 @@ impl Scene {
             tally: super::super::counters::LmtpTally::default(),
         };
         let (client, mut server) = duplex(bytes);
-        let (hand_out, handed) = mpsc::channel(1);
+        let (submissions, submitted) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(false);
-        let mut context = SessionContext { hand_out, stop: stopped };
+        let mut context = SessionContext { submissions, stop: stopped };
         let conversation = tokio::spawn(async move {
             let mut session = LmtpSession::new(Arc::new(settings), StartTls::NotOffered);
             context.drive(&mut server, &mut session).await
         });
-        Self { client, handed, stop, conversation, began: Instant::now() }
+        Self { client, submitted, stop, conversation, began: Instant::now() }
     }
 
     async fn say(&mut self, text: &str) {
@@ -49,7 +49,7 @@ impl Scene {
     }
 
     /// Reads up to this text, which must come.
-    async fn hear(&mut self, text: &str) -> String {
+    async fn read_until(&mut self, text: &str) -> String {
         let mut heard = Vec::new();
         while !heard.ends_with(text.as_bytes()) {
             heard.push(self.client.read_u8().await.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&heard))));
@@ -68,7 +68,7 @@ impl Scene {
     async fn data(&mut self, recipients: usize) {
         let recipients = "RCPT TO:<doug@x>\r\n".repeat(recipients);
         self.say(&format!("LHLO x\r\nMAIL FROM:<>\r\n{recipients}DATA\r\n")).await;
-        self.hear("354 Send the message, and a dot alone on its last line\r\n").await;
+        self.read_until("354 Send the message, and a dot alone on its last line\r\n").await;
     }
 
     fn passed(&self) -> Duration {
@@ -84,7 +84,7 @@ fn delivered(count: usize) -> Vec<Verdict> {
 async fn a_client_that_says_nothing_between_two_messages_is_reported_why_it_has_to_go() {
     let mut scene = Scene::new();
     scene.say("LHLO x\r\n").await;
-    scene.hear("SOURCE\r\n").await;
+    scene.read_until("SOURCE\r\n").await;
     assert_eq!(scene.rest().await, "421 4.4.2 Nothing came for too long\r\n");
     assert!(scene.passed() >= COMMAND);
 }
@@ -94,19 +94,19 @@ async fn within_a_message_nothing_is_said_that_could_be_taken_for_its_answer() {
     for begun in ["MAIL FROM:<>\r\n", "MAIL FROM:<>\r\nRCPT TO:<a@b>\r\nDATA\r\n", "NOO"] {
         let mut scene = Scene::new();
         scene.say("LHLO x\r\n").await;
-        scene.hear("SOURCE\r\n").await;
+        scene.read_until("SOURCE\r\n").await;
         scene.say(begun).await;
         let said = scene.rest().await;
         assert!(!said.contains("421"), "{said}");
         assert_eq!(scene.conversation.await.unwrap().unwrap(), SessionEnd::Over);
-        assert!(scene.handed.try_recv().is_err());
+        assert!(scene.submitted.try_recv().is_err());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_command_or_a_message_that_comes_byte_by_byte_has_an_end() {
     let mut scene = Scene::new();
-    scene.hear("\r\n").await;
+    scene.read_until("\r\n").await;
     while scene.client.write_u8(b'x').await.is_ok() {
         tokio::time::sleep(Duration::from_secs(50)).await;
     }
@@ -132,10 +132,10 @@ async fn what_is_sent_behind_a_message_is_answered_behind_its_verdicts() {
     let mut scene = Scene::new();
     scene.data(3).await;
     scene.say("Subject: x\r\n\r\n.\r\nNOOP\r\nQUIT\r\n").await;
-    let handed = scene.handed.recv().await.unwrap();
-    assert_eq!(handed.request.recipients.len(), 3);
-    assert_eq!(handed.message.in_memory(), b"Return-Path: <>\r\nSubject: x\r\n\r\n");
-    handed.answer.send(delivered(3)).unwrap();
+    let submission = scene.submitted.recv().await.unwrap();
+    assert_eq!(submission.request.recipients.len(), 3);
+    assert_eq!(submission.message.in_memory(), b"Return-Path: <>\r\nSubject: x\r\n\r\n");
+    submission.answer.send(delivered(3)).unwrap();
     assert_eq!(scene.rest().await, format!("{}250 2.0.0 Ok\r\n221 2.0.0 Bye\r\n", "250 2.0.0 x\r\n".repeat(3)));
 }
 
@@ -146,20 +146,20 @@ async fn a_message_whose_verdicts_never_come_is_deferred() {
     let mut scene = Scene::new();
     scene.data(2).await;
     scene.say(".\r\n").await;
-    drop(scene.handed.recv().await.unwrap());
-    assert_eq!(scene.hear(&deferred.repeat(2)).await, deferred.repeat(2));
+    drop(scene.submitted.recv().await.unwrap());
+    assert_eq!(scene.read_until(&deferred.repeat(2)).await, deferred.repeat(2));
     // The broker keeps the delivery, but sends no verdicts.
     scene.data(2).await;
     let began = Instant::now();
     scene.say(".\r\n").await;
-    let handed = scene.handed.recv().await.unwrap();
-    assert_eq!(scene.hear(&deferred.repeat(2)).await, deferred.repeat(2));
+    let submission = scene.submitted.recv().await.unwrap();
+    assert_eq!(scene.read_until(&deferred.repeat(2)).await, deferred.repeat(2));
     assert!(began.elapsed() > DEADLINE && began.elapsed() < DEADLINE + Duration::from_mins(1));
-    assert!(handed.answer.is_closed());
+    assert!(submission.answer.is_closed());
     // The broker is gone.
-    drop(scene.handed);
-    let (_, handed) = mpsc::channel(1);
-    scene.handed = handed;
+    drop(scene.submitted);
+    let (_, submitted) = mpsc::channel(1);
+    scene.submitted = submitted;
     scene.data(2).await;
     scene.say(".\r\nQUIT\r\n").await;
     assert_eq!(scene.rest().await, format!("{}221 2.0.0 Bye\r\n", deferred.repeat(2)));
@@ -172,16 +172,16 @@ async fn who_hangs_up_has_nothing_handed_out_but_what_was_whole() {
         scene.data(1).await;
         scene.say(begun).await;
         drop(scene.client);
-        assert!(scene.handed.recv().await.is_none());
+        assert!(scene.submitted.recv().await.is_none());
     }
     let mut scene = Scene::new();
     scene.data(1).await;
     scene.say("Subject: x\r\n.\r\n").await;
     drop(scene.client);
-    let handed = scene.handed.recv().await.unwrap();
-    assert_eq!(handed.message.in_memory(), b"Return-Path: <>\r\nSubject: x\r\n");
+    let submission = scene.submitted.recv().await.unwrap();
+    assert_eq!(submission.message.in_memory(), b"Return-Path: <>\r\nSubject: x\r\n");
     // The delivery goes on, although nobody receives its result.
-    handed.answer.send(delivered(1)).unwrap();
+    submission.answer.send(delivered(1)).unwrap();
     assert!(scene.conversation.await.unwrap().is_err());
 }
 
@@ -190,13 +190,13 @@ async fn at_the_end_of_the_service_what_has_begun_goes_on() {
     let ends = "421 4.3.2 The service ends\r\n";
     // A client that has not sent a message yet may still begin.
     let mut scene = Scene::new();
-    scene.hear("\r\n").await;
+    scene.read_until("\r\n").await;
     scene.stop.send(true).unwrap();
     tokio::time::sleep(BEGIN / 2).await;
     scene.data(1).await;
     scene.say(".\r\n").await;
-    let handed = scene.handed.recv().await.unwrap();
-    handed.answer.send(delivered(1)).unwrap();
+    let submission = scene.submitted.recv().await.unwrap();
+    submission.answer.send(delivered(1)).unwrap();
     assert_eq!(scene.rest().await, format!("250 2.0.0 x\r\n{ends}"));
     // A client that never begins is disconnected soon.
     let mut scene = Scene::new();
@@ -207,8 +207,8 @@ async fn at_the_end_of_the_service_what_has_begun_goes_on() {
     let mut scene = Scene::new();
     scene.data(1).await;
     scene.say(".\r\n").await;
-    scene.handed.recv().await.unwrap().answer.send(delivered(1)).unwrap();
-    scene.hear("250 2.0.0 x\r\n").await;
+    scene.submitted.recv().await.unwrap().answer.send(delivered(1)).unwrap();
+    scene.read_until("250 2.0.0 x\r\n").await;
     let began = Instant::now();
     drop(scene.stop);
     let mut heard = String::new();
@@ -235,7 +235,7 @@ async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_what
             scene.data(1).await;
         } else {
             scene.say("LHLO x\r\n").await;
-            scene.hear("SOURCE\r\n").await;
+            scene.read_until("SOURCE\r\n").await;
         }
         scene.stop.send(true).unwrap();
         while scene.client.write_all(said.as_bytes()).await.is_ok() {
@@ -252,8 +252,8 @@ async fn at_the_end_of_the_service_what_has_come_is_answered_before_the_farewell
     let mut scene = Scene::new();
     scene.data(1).await;
     scene.say(".\r\n").await;
-    scene.handed.recv().await.unwrap().answer.send(delivered(1)).unwrap();
-    scene.hear("250 2.0.0 x\r\n").await;
+    scene.submitted.recv().await.unwrap().answer.send(delivered(1)).unwrap();
+    scene.read_until("250 2.0.0 x\r\n").await;
     let (mut replies, mut commands) = tokio::io::split(scene.client);
     scene.stop.send(true).unwrap();
     // As much as the buffer takes before the server's task runs, and the same again while it replies.
@@ -268,7 +268,7 @@ async fn at_the_end_of_the_service_what_has_come_is_answered_before_the_farewell
 #[tokio::test(start_paused = true)]
 async fn a_client_that_sends_thousands_of_commands_at_once_leaves_others_their_turns() {
     let mut scene = Scene::with_space_for(BLOCK * 10);
-    scene.hear("\r\n").await;
+    scene.read_until("\r\n").await;
     let (count, reply) = (BLOCK / "RCPT TO:<a@b>\r\n".len(), "503 5.5.1 Say MAIL first\r\n");
     assert!(scene.client.write_all(&b"RCPT TO:<a@b>\r\n".repeat(count)).await.is_ok());
     let (mut heard, mut at_once) = (vec![0; BLOCK * 10], Vec::new());
@@ -284,7 +284,7 @@ async fn a_client_that_sends_thousands_of_commands_at_once_leaves_others_their_t
 async fn at_the_end_of_the_service_who_never_stops_talking_is_left_as_soon() {
     let mut scene = Scene::new();
     scene.say("LHLO x\r\n").await;
-    scene.hear("SOURCE\r\n").await;
+    scene.read_until("SOURCE\r\n").await;
     scene.stop.send(true).unwrap();
     let (mut replies, mut commands) = tokio::io::split(scene.client);
     tokio::spawn(async move { tokio::io::copy(&mut replies, &mut tokio::io::sink()).await });

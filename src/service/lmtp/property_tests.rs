@@ -15,7 +15,7 @@ const LIMIT: u64 = 2000;
 
 /// The replies that a client has received, and the messages that were delivered for it.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Heard {
+struct ReadSession {
     replies: Vec<u8>,
     delivered: Vec<Delivered>,
     closed: bool,
@@ -36,15 +36,15 @@ struct Delivered {
 /// # Panics
 /// If a property is violated.
 pub fn any_bytes(bytes: &[u8]) {
-    let whole = hear(bytes, bytes.len().max(1));
+    let whole = read_session(bytes, bytes.len().max(1));
     for piece in [1, 2, 7] {
-        assert_eq!(hear(bytes, piece), whole, "in pieces of {piece}");
+        assert_eq!(read_session(bytes, piece), whole, "in pieces of {piece}");
     }
     count(bytes, &whole);
 }
 
 /// Feeds a session, `piece` bytes at a time.
-fn hear(bytes: &[u8], piece: usize) -> Heard {
+fn read_session(bytes: &[u8], piece: usize) -> ReadSession {
     let settings = Settings {
         host: "mx.example".into(),
         postmaster: "postmaster@x".into(),
@@ -55,7 +55,7 @@ fn hear(bytes: &[u8], piece: usize) -> Heard {
     };
     let client = StartTls::NotOffered;
     let mut session = LmtpSession::new(Arc::new(settings), client);
-    let mut heard = Heard { replies: session.replies(), ..Heard::default() };
+    let mut heard = ReadSession { replies: session.replies(), ..ReadSession::default() };
     for mut piece in bytes.chunks(piece) {
         loop {
             let (taken, step) = session.feed(piece);
@@ -108,7 +108,7 @@ fn delivered(transaction: Transaction) -> Delivered {
 }
 
 /// Parses the same bytes again, only by their line ends, and counts the replies.
-fn count(bytes: &[u8], heard: &Heard) {
+fn count(bytes: &[u8], heard: &ReadSession) {
     let replies = replies(&heard.replies);
     let mut replies = replies.iter();
     let mut delivered = heard.delivered.iter();

@@ -31,7 +31,7 @@ impl Replies {
     /// If the numbers of verdicts and recipients differ, no verdict can be assigned to a recipient. A wrong 250 would lose a
     /// copy, and a wrong 550 would bounce one, so every recipient gets 451. At the redelivery, the ledger knows which recipients
     /// already have a copy.
-    pub(super) fn tell(self, verdicts: Option<&[Verdict]>, out: &mut Vec<u8>) {
+    pub(super) fn write(self, verdicts: Option<&[Verdict]>, out: &mut Vec<u8>) {
         match verdicts {
             Some(verdicts) if verdicts.len() == self.0 => {
                 for verdict in verdicts {
@@ -76,7 +76,7 @@ mod tests {
 
     fn shown(recipients: usize, verdicts: Option<&[Verdict]>) -> Vec<String> {
         let mut out = Vec::new();
-        Replies::to(&vec![(); recipients]).tell(verdicts, &mut out);
+        Replies::to(&vec![(); recipients]).write(verdicts, &mut out);
         let text = String::from_utf8(out).unwrap();
         assert!(text.is_empty() || text.ends_with("\r\n"));
         text.split_terminator("\r\n").map(str::to_owned).collect()

@@ -85,13 +85,13 @@ impl LmtpServer {
     }
 
     /// Serves until `stop` is true, or its sender is dropped. Then the messages in progress are still answered. Messages go to
-    /// `hand_out`.
+    /// `submissions`.
     ///
     /// The master holds the sockets too: a client that connects after `stop` waits for the next process that serves them.
     ///
     /// # Errors
     /// If the system cannot wait for connections on these sockets.
-    pub async fn run(self, hand_out: mpsc::Sender<InflightMessage>, stop: watch::Receiver<bool>) -> io::Result<()> {
+    pub async fn run(self, submissions: mpsc::Sender<InflightMessage>, stop: watch::Receiver<bool>) -> io::Result<()> {
         let Self { listening, settings, access, max_connections } = self;
         let (unix, tcp): (Vec<_>, Vec<_>) =
             listening.into_iter().partition(|listening| matches!(listening, Open::Unix(_)));
@@ -99,7 +99,7 @@ impl LmtpServer {
         let (unix, tcp) = (Acceptor::new(unix, max_connections)?, Acceptor::new(tcp, max_connections)?);
         let strangers = UnauthenticatedClients::new(places_of_strangers(max_connections));
         let handler = Arc::new(SessionHandler { settings, access, strangers });
-        let context = SessionContext { hand_out, stop: stop.clone() };
+        let context = SessionContext { submissions, stop: stop.clone() };
         let mut sessions = JoinSet::new();
         let mut stop = stop;
         for turn in 0.. {
@@ -285,9 +285,9 @@ mod tests {
         };
         let (access, strangers) = (Access::new(&service).unwrap(), UnauthenticatedClients::new(2));
         let handler = Arc::new(SessionHandler { settings: Arc::new(settings), access, strangers });
-        let (hand_out, _handed) = mpsc::channel(1);
+        let (submissions, _submitted) = mpsc::channel(1);
         let (_stop, stop) = watch::channel(false);
-        let context = SessionContext { hand_out, stop };
+        let context = SessionContext { submissions, stop };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         // Connects a client that seems to have this address. Returns the first byte that it receives, or `None` if it was
         // disconnected.

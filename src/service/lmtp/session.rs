@@ -224,14 +224,14 @@ impl LmtpSession {
     /// Replies with the verdicts on the message. `None`: the result is unknown.
     pub fn answer(&mut self, verdicts: Option<&[Verdict]>) {
         if let SessionState::Delivering(replies, since) = std::mem::replace(&mut self.state, SessionState::Idle) {
-            self.reply(since.elapsed(), |out| replies.tell(verdicts, out));
+            self.reply(since.elapsed(), |out| replies.write(verdicts, out));
         }
     }
 
     /// Writes the replies to a message. The counters count exactly the lines that the client gets.
-    fn reply(&mut self, after: Duration, tell: impl FnOnce(&mut Vec<u8>)) {
+    fn reply(&mut self, after: Duration, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.out.len();
-        tell(&mut self.out);
+        write(&mut self.out);
         self.settings.tally.replied(self.out.get(before..).unwrap_or_default(), after);
         self.has_served = true;
     }

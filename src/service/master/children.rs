@@ -301,7 +301,7 @@ impl Slot {
 
 impl Running {
     /// Sends SIGTERM: the process ends after the message in progress. Once `patience` is over, it is killed.
-    pub(super) fn tell_to_end(&mut self, now: Instant, patience: Duration) {
+    pub(super) fn request_end(&mut self, now: Instant, patience: Duration) {
         self.send(Signal::TERM);
         self.life = match self.life {
             Life::Killed { .. } => Life::Killed { asked: true },
@@ -411,7 +411,7 @@ mod tests {
             shell(&mut slot, script, begin);
             slot.set_ready(true, begin);
             if asked {
-                slot.running_mut().unwrap().tell_to_end(begin, Duration::from_mins(1));
+                slot.running_mut().unwrap().request_end(begin, Duration::from_mins(1));
             }
             let one = ended(&mut slot, begin + SHARE);
             assert_eq!((one.kind.as_str(), one.by_us, one.served), (kind, asked, true));
@@ -478,7 +478,7 @@ mod tests {
         let running = slot.running_mut().unwrap();
         assert!(!running.is_asked_to_end() && running.kill_at().is_none());
         for (patience, kills_after) in [(30, 30), (5, 5), (60, 5)] {
-            running.tell_to_end(begin, Duration::from_secs(patience));
+            running.request_end(begin, Duration::from_secs(patience));
             assert_eq!(running.kill_at(), Some(begin + Duration::from_secs(kills_after)));
         }
         assert!(running.is_asked_to_end());
@@ -499,7 +499,7 @@ mod tests {
             slot.running().unwrap().reopen_log();
             if trap.is_empty() {
                 // The process still runs, and can be requested to end.
-                slot.running_mut().unwrap().tell_to_end(begin, Duration::from_mins(1));
+                slot.running_mut().unwrap().request_end(begin, Duration::from_mins(1));
             }
             let one = ended(&mut slot, begin);
             assert_eq!(one.kind, expected);

@@ -76,7 +76,7 @@ impl FrontChannel {
     ///
     /// # Errors
     /// If the front no longer reads.
-    pub(super) fn tell(&mut self, notice: &ToFront) -> io::Result<()> {
+    pub(super) fn queue(&mut self, notice: &ToFront) -> io::Result<()> {
         if self.0.waiting() > LONGEST_QUEUE {
             return Err(io::Error::other("it reads nothing"));
         }
@@ -193,7 +193,7 @@ mod tests {
         let (mut link, front) = pair();
         assert!(!link.has_to_send());
         // Together, these notices exceed the limit on waiting data.
-        let ended = (0..LONGEST_QUEUE / 10).map(|_| link.tell(&ToFront::Ask)).find(Result::is_err);
+        let ended = (0..LONGEST_QUEUE / 10).map(|_| link.queue(&ToFront::Ask)).find(Result::is_err);
         assert_eq!(ended.unwrap().unwrap_err().to_string(), "it reads nothing");
         assert!(link.has_to_send() && link.0.waiting() <= LONGEST_QUEUE + line(&ToFront::Ask).len());
         // The waiting notices arrive whole and in their order.

@@ -43,7 +43,7 @@ impl Stopping {
         self.at_once_at
     }
 
-    pub(super) fn tell_who_waits(self, systemd_listens: bool) {
+    pub(super) fn answer_waiting_clients(self, systemd_listens: bool) {
         let note = systemd_listens.then(|| SYSTEMD_LISTENS.to_owned());
         let answer = Answer { note, ..Answer::done() };
         for one in self.waiting {
@@ -145,7 +145,7 @@ impl Supervisor {
             self.control.answer(who, &Answer::failed("the service ends"), now);
         }
         // The workers end later: the front still answers for the messages that clients have passed to it.
-        self.tell_to_end(|role| role != Role::Worker, now, patience);
+        self.request_end(|role| role != Role::Worker, now, patience);
     }
 
     /// Continues to end the service. Returns whether all processes have ended.
@@ -155,17 +155,17 @@ impl Supervisor {
         let at_once = stopping.at_once_at.is_some_and(|at| at <= now);
         if at_once {
             stopping.at_once_at = None;
-            self.tell_to_end(|_| true, now, LAST_GRACE);
+            self.request_end(|_| true, now, LAST_GRACE);
         } else if !front_runs && !std::mem::replace(&mut stopping.front_has_ended, true) {
             let patience = self.patience();
-            self.tell_to_end(|role| role == Role::Worker, now, patience);
+            self.request_end(|role| role == Role::Worker, now, patience);
         }
         self.slots.iter().all(|slot| slot.running().is_none())
     }
 
-    fn tell_to_end(&mut self, which: impl Fn(Role) -> bool, now: Instant, patience: Duration) {
+    fn request_end(&mut self, which: impl Fn(Role) -> bool, now: Instant, patience: Duration) {
         for running in self.slots.iter_mut().filter(|slot| which(slot.role)).filter_map(Slot::running_mut) {
-            running.tell_to_end(now, patience);
+            running.request_end(now, patience);
         }
     }
 
@@ -244,7 +244,7 @@ impl Supervisor {
         if let Some((name, running)) = old.into_iter().next().and_then(|slot| Some((slot.name(), slot.running_mut()?)))
         {
             info!(process = name, pid = running.pid, "it is replaced, after its message in progress");
-            running.tell_to_end(now, patience);
+            running.request_end(now, patience);
         } else if self.slots.iter().all(|slot| slot.is_ready() || !slot.role.carries_mail()) {
             for who in std::mem::take(&mut self.waiting) {
                 self.control.answer(who, &Answer::done(), now);
@@ -279,10 +279,10 @@ impl Supervisor {
         let reopened = self.reopen();
         let (file, old) = (self.file.clone(), self.config.clone());
         let (lmtp, http) = (self.listeners.places(), self.http.places());
-        let (tell, read) = mpsc::channel();
+        let (read_sender, read) = mpsc::channel();
         let reading = move || {
             // If the service ends, the receiver is gone, and nobody needs the result.
-            let _ = tell.send(NewConfiguration::read(&file, &old, lmtp, http));
+            let _ = read_sender.send(NewConfiguration::read(&file, &old, lmtp, http));
             // The signal wakes the main loop.
             let _ = signal_hook::low_level::raise(SIGCHLD);
         };
@@ -354,7 +354,7 @@ impl Supervisor {
         let patience = self.patience();
         for slot in self.slots.iter_mut().filter(|slot| is_surplus(slot, &self.config)) {
             if let Some(running) = slot.running_mut() {
-                running.tell_to_end(now, patience);
+                running.request_end(now, patience);
             }
         }
         Ok(())

@@ -157,7 +157,7 @@ fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out
     assert_eq!(scene.it.counted.roles[&Role::Worker].started, 2, "nothing is started any more");
     let control = scene.it.config.service.control_socket();
     let Mode::Stopping(stopping) = std::mem::replace(&mut scene.it.mode, Mode::Running) else { panic!("it runs") };
-    stopping.tell_who_waits(true);
+    stopping.answer_waiting_clients(true);
     let answer = answer(stop);
     assert!(answer.done && answer.note.is_some_and(|note| note.contains("maildropd.socket")) && control.exists());
 }

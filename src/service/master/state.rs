@@ -83,7 +83,7 @@ impl Supervisor {
                 _ => info!(state = state.as_str(), reasons = reasons.join("; "), "how the service is"),
             }
             self.shown = (state, reasons);
-            self.tell_the_front_how_it_is(now);
+            self.send_status_to_front(now);
         }
     }
 }

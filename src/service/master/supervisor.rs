@@ -88,9 +88,9 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Takes sockets and locks, and prepares the slots. `heard` are the signals to handle.
+    /// Takes sockets and locks, and prepares the slots. `signals` are the signals to handle.
     pub(super) fn begin(
-        heard: &[i32],
+        signals: &[i32],
         file: &Path,
         config: Config,
         text: &str,
@@ -106,7 +106,7 @@ impl Supervisor {
         let system = |doing| move |source| MasterError::System { doing, source };
         let (read, write) = UnixStream::pair().map_err(system("making a pair of sockets"))?;
         let signals =
-            SignalDelivery::with_pipe(read, write, SignalOnly, heard).map_err(system("setting up signals"))?;
+            SignalDelivery::with_pipe(read, write, SignalOnly, signals).map_err(system("setting up signals"))?;
         let control = Control::bind(&config.service.control_socket())?;
         if !config.service.lmtp.is_empty() || !listeners.names().is_empty() {
             config.lmtp_makes_sent_copies()?;
@@ -171,8 +171,8 @@ impl Supervisor {
 
     /// One turn of the loop. Returns whether it was the last.
     fn turn(&mut self, now: Instant) -> bool {
-        self.hear_signals(now);
-        self.hear_processes(now);
+        self.handle_signals(now);
+        self.read_processes(now);
         self.notice_ends(now);
         for (from, request) in self.control.requests(now) {
             self.asked(from, request.command, now);
@@ -189,7 +189,7 @@ impl Supervisor {
             Mode::Stopping(_) => self.go_on_stopping(now),
         };
         self.kill_what_is_due(now);
-        self.tell(now);
+        self.report_status(now);
         over
     }
 
@@ -238,9 +238,9 @@ impl Supervisor {
         of_slots.chain(of_mode).chain(self.control.next()).chain(self.systemd.next()).min()
     }
 
-    fn hear_signals(&mut self, now: Instant) {
-        let heard: Vec<i32> = self.signals.pending().collect();
-        for signal in heard {
+    fn handle_signals(&mut self, now: Instant) {
+        let signals: Vec<i32> = self.signals.pending().collect();
+        for signal in signals {
             match signal {
                 SIGTERM | SIGINT => self.stop(now),
                 SIGHUP if matches!(self.mode, Mode::Running) => self.begin_reload(Vec::new()),
@@ -254,7 +254,7 @@ impl Supervisor {
     }
 
     /// Reads the standard error of the processes, and their reports.
-    fn hear_processes(&mut self, now: Instant) {
+    fn read_processes(&mut self, now: Instant) {
         for slot in &mut self.slots {
             slot.listen();
             let Some(running) = slot.running_mut() else { continue };
@@ -312,7 +312,7 @@ impl Supervisor {
                 Role::Worker => {
                     let LastEnd { end, said, .. } = one.last;
                     let end = WorkerEnd { pid: one.pid, end, by_us: one.by_us, said };
-                    self.tell_the_front(&ToFront::WorkerEnded(end), now);
+                    self.send_to_front(&ToFront::WorkerEnded(end), now);
                 }
                 Role::Runner | Role::Timer | Role::Notifier | Role::Web => {}
             }
@@ -320,10 +320,10 @@ impl Supervisor {
         self.drop_surplus();
     }
 
-    fn tell_the_front(&mut self, notice: &ToFront, now: Instant) {
+    fn send_to_front(&mut self, notice: &ToFront, now: Instant) {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.role == Role::Front) else { return };
         if let Some(link) = slot.running_mut().and_then(|running| running.link.as_mut())
-            && let Err(error) = link.tell(notice)
+            && let Err(error) = link.queue(notice)
         {
             Self::lost(slot, &error, now);
         }
@@ -361,7 +361,7 @@ impl Supervisor {
         let workers = workers.filter_map(|slot| slot.running().map(|running| running.pid));
         let news = workers.filter(|pid| new_front || started.iter().any(|(_, new)| new == pid));
         for pid in news.collect::<Vec<_>>() {
-            self.tell_the_front(&ToFront::WorkerStarted { pid }, now);
+            self.send_to_front(&ToFront::WorkerStarted { pid }, now);
         }
     }
 
@@ -379,19 +379,19 @@ impl Supervisor {
             error!(pid = running.pid, times = most, "the front does not answer: killed");
             running.kill();
         }
-        self.tell_the_front(&ToFront::Ask, now);
-        self.tell_the_front_how_it_is(now);
+        self.send_to_front(&ToFront::Ask, now);
+        self.send_status_to_front(now);
     }
 
     /// Sends the front the status, from which it makes its metrics and its readiness.
-    pub(super) fn tell_the_front_how_it_is(&mut self, now: Instant) {
+    pub(super) fn send_status_to_front(&mut self, now: Instant) {
         // The front knows its own figures.
         let status = Status { front: Value::Null, ..self.status(now) };
-        self.tell_the_front(&ToFront::Service { status: Box::new(status) }, now);
+        self.send_to_front(&ToFront::Service { status: Box::new(status) }, now);
     }
 
     /// Reports the status to systemd and to the log.
-    fn tell(&mut self, now: Instant) {
+    fn report_status(&mut self, now: Instant) {
         let front = self.slots.iter().find(|slot| slot.role == Role::Front);
         let is_ready = front.is_some_and(Slot::is_ready);
         self.was_ready |= is_ready && self.slots.iter().any(|slot| slot.role == Role::Worker && slot.is_ready());
@@ -457,7 +457,7 @@ impl Supervisor {
         // A client that gets the answer may start the next master at once, which needs the lock.
         drop(lock);
         if let Mode::Stopping(stopping) = mode {
-            stopping.tell_who_waits(systemd_listens);
+            stopping.answer_waiting_clients(systemd_listens);
         }
     }
 }

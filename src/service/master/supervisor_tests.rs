@@ -159,7 +159,7 @@ impl Scene {
         let report = FromFront::Status { accepting: true, database_away, known, timer: Vec::new() };
         std::fs::write(self.folder.path().join("new"), line(&report)).unwrap();
         std::fs::rename(self.folder.path().join("new"), self.folder.path().join("report")).unwrap();
-        self.it.tell_the_front(&ToFront::Ask, self.now);
+        self.it.send_to_front(&ToFront::Ask, self.now);
     }
 
     fn notices(&self) -> Vec<ToFront> {
@@ -214,7 +214,7 @@ fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_en
     assert_eq!(surplus, [false, false, true, true, true]);
     for (role, number) in [(Role::Worker, 2), (Role::Runner, 1), (Role::Timer, 1)] {
         let now = scene.now;
-        scene.running(role, number).tell_to_end(now, LONG);
+        scene.running(role, number).request_end(now, LONG);
     }
     scene.until("they end", |it| it.slots.len() == 2);
     fewer(&mut scene, 3);
@@ -431,7 +431,7 @@ fn the_loop_does_not_turn_while_there_is_nothing_to_do() {
     let mut turns = 0;
     while Instant::now() < due {
         scene.it.wait();
-        scene.it.hear_signals(scene.now);
+        scene.it.handle_signals(scene.now);
         turns += 1;
     }
     // Processes of other tests may end meanwhile.

@@ -60,7 +60,7 @@ pub enum Admission {
     /// By any worker.
     Ordinary,
     /// By any worker, but with no other such message at a worker.
-    Alone,
+    OneAtATime,
     /// Not at all; this is the text of the reply.
     Refused(String),
 }
@@ -145,7 +145,7 @@ impl CrashRecords {
             Some(((_, digest), CrashRecord::Shunted { crashes, due })) if !source.is_shunt() && now < *due => {
                 Admission::Refused(format!("shunted: it has crashed {crashes} workers ({digest})"))
             }
-            Some(_) => Admission::Alone,
+            Some(_) => Admission::OneAtATime,
         }
     }
 

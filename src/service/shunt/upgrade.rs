@@ -5,7 +5,7 @@ use crate::base::deadline::Deadline;
 use crate::config::Config;
 use crate::delivery::{NoCaller, StatusDetail, Verdict};
 use crate::operations::submission::shunted_request;
-use crate::protocol::client::{self, Handing, HandoverResult};
+use crate::protocol::client::{self, Handover, HandoverResult};
 use crate::protocol::{Request, Source};
 use crate::queue::{CrashedMessage, Queue};
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ fn try_one(config: &Config, message: &CrashedMessage) -> Result<HandoverResult, 
     let (found, bytes) = read.map_err(|error| error.to_string())?.ok_or("it is gone")?;
     let request = Request { source: Source::Upgrade, ..shunted_request(found.envelope) };
     let deadline = Deadline::after(config.delivery.deadline);
-    let handing = Handing { request: &request, message: &bytes, caller: &NoCaller, deadline };
+    let handing = Handover { request: &request, message: &bytes, caller: &NoCaller, deadline };
     let handed = client::hand_over(&config.service.clients_socket(), handing);
     info!(id = %message.digest, ?handed, "a new build has tried a shunted message");
     Ok(handed)

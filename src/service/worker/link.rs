@@ -159,7 +159,7 @@ impl Link {
 
     fn is_to_end(&self) -> bool {
         if self.recycling.is_due_by_age() {
-            self.stop.tell();
+            self.stop.request();
         }
         self.stop.is_requested()
     }

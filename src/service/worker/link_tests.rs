@@ -79,7 +79,7 @@ impl Scene {
     }
 
     fn stop(&self) {
-        self.stop.tell();
+        self.stop.request();
         self.wake.wake();
     }
 }
@@ -96,12 +96,12 @@ struct Broker(Blocking);
 impl Broker {
     fn begun(stream: UnixStream) -> Self {
         let mut broker = Self(Blocking::handshake(stream, router(), Instant::now() + LONG).unwrap());
-        assert_eq!(broker.hear(), Some(FromWorker::Ready));
+        assert_eq!(broker.next_header(), Some(FromWorker::Ready));
         broker
     }
 
     /// The next message of the worker; `None` if it has closed the connection.
-    fn hear(&mut self) -> Option<FromWorker> {
+    fn next_header(&mut self) -> Option<FromWorker> {
         match self.0.receive(Instant::now() + LONG) {
             Ok(frames) => Some(FromWorker::parse(frames.expect("it says something")).unwrap()),
             Err(BlockingError::Closed) => None,
@@ -110,9 +110,9 @@ impl Broker {
     }
 
     /// The next message except heartbeats. Each heartbeat is answered.
-    fn hear_more(&mut self) -> Option<FromWorker> {
+    fn next_frame(&mut self) -> Option<FromWorker> {
         loop {
-            match self.hear() {
+            match self.next_header() {
                 Some(FromWorker::Heartbeat) => self.say(&ToWorker::Heartbeat),
                 said => return said,
             }
@@ -148,10 +148,10 @@ fn what_the_broker_hands_out_is_assigned_and_its_answer_goes_back() {
         let job = scene.job();
         assert_eq!((job.address.as_slice(), job.body.as_slice()), (client, &b"work"[..]));
         scene.answer(job, false);
-        assert_eq!(broker.hear_more(), Some(done(client)));
+        assert_eq!(broker.next_frame(), Some(done(client)));
     }
     // The worker sends a heartbeat.
-    assert_eq!(broker.hear(), Some(FromWorker::Heartbeat));
+    assert_eq!(broker.next_header(), Some(FromWorker::Heartbeat));
     // An invalid message is ignored.
     broker.0.send(&[b"nonsense"], Instant::now() + LONG).unwrap();
     broker.request(b"third");
@@ -160,11 +160,11 @@ fn what_the_broker_hands_out_is_assigned_and_its_answer_goes_back() {
     // since another message may be on its way.
     scene.stop();
     scene.answer(job, true);
-    assert_eq!(broker.hear_more(), Some(done(b"third")));
+    assert_eq!(broker.next_frame(), Some(done(b"third")));
     broker.request(b"fourth");
     let job = scene.job();
     scene.answer(job, true);
-    assert_eq!(broker.hear_more(), Some(done(b"fourth")));
+    assert_eq!(broker.next_frame(), Some(done(b"fourth")));
     drop(broker);
     scene.ends();
 }
@@ -174,7 +174,7 @@ fn stopped_while_idle_it_says_so_and_waits_for_a_goodbye_but_not_for_ever() {
     let scene = Scene::new();
     let mut broker = scene.accept();
     scene.stop();
-    assert!(is_farewell(broker.hear_more()));
+    assert!(is_farewell(broker.next_frame()));
     drop(broker);
     scene.ends();
 
@@ -182,8 +182,8 @@ fn stopped_while_idle_it_says_so_and_waits_for_a_goodbye_but_not_for_ever() {
     let mut broker = scene.accept();
     scene.stop();
     let began = Instant::now();
-    assert!(is_farewell(broker.hear_more()));
-    assert_eq!(broker.hear_more(), None);
+    assert!(is_farewell(broker.next_frame()));
+    assert_eq!(broker.next_frame(), None);
     assert!(began.elapsed() > GOODBYE / 2);
     scene.ends();
 }
@@ -206,7 +206,7 @@ fn a_broker_that_is_lost_is_looked_for_once_its_message_is_done_and_that_answer_
     broker.request(b"second");
     let job = scene.job();
     scene.answer(job, false);
-    assert_eq!(broker.hear_more(), Some(done(b"second")), "and nothing before");
+    assert_eq!(broker.next_frame(), Some(done(b"second")), "and nothing before");
 }
 
 #[test]
@@ -217,11 +217,11 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
     let job = scene.job();
     // The worker sends four heartbeats and gets none.
     for _ in 0..=LIVENESS {
-        assert_eq!(broker.hear(), Some(FromWorker::Heartbeat));
+        assert_eq!(broker.next_header(), Some(FromWorker::Heartbeat));
     }
     scene.answer(job, false);
     let mut said = Vec::new();
-    while let Some(word) = broker.hear() {
+    while let Some(word) = broker.next_header() {
         said.push(word);
     }
     assert_eq!(said.iter().filter(|word| **word == done(b"first")).count(), 1);
@@ -240,7 +240,7 @@ fn stopped_it_ends_while_there_is_no_broker() {
     // The broker accepts once and goes away: the pause before the next attempt has begun, or is about to begin.
     drop(listener.accept().unwrap());
     drop(listener);
-    stop.tell();
+    stop.request();
     wake.wake();
     link.join().unwrap();
 }
@@ -253,7 +253,7 @@ fn a_long_answer_goes_out_as_it_is_read() {
     // The reply does not fit into the buffer of a socket.
     let body = vec![b'x'; 3 << 20];
     scene.answer_by(scene.job(), false, body.clone());
-    assert!(broker.hear_more() == Some(FromWorker::Reply { client: b"first".to_vec(), body }));
+    assert!(broker.next_frame() == Some(FromWorker::Reply { client: b"first".to_vec(), body }));
 }
 
 #[test]
@@ -276,6 +276,6 @@ fn a_pause_lasts_as_long_as_it_is_to_unless_this_worker_is_to_end() {
     let (began, pause) = (Instant::now(), Duration::from_millis(30));
     assert!(!link.sleep(pause));
     assert!(began.elapsed() >= pause);
-    stop.tell();
+    stop.request();
     assert!(link.sleep(LONG));
 }

@@ -7,7 +7,7 @@ mod deliver;
 mod link;
 mod recycling;
 
-use super::watchdog;
+use super::process_watchdog;
 use crate::base::stop::Stop;
 use crate::base::watchdog::Watchdog;
 use crate::config::{Config, RECYCLE_ABOVE};
@@ -79,7 +79,7 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
     let system = |doing| move |source| WorkerError::System { doing, source };
     let stop = Arc::new(Stop::on_signals().map_err(system("setting up signals"))?);
     let (wake, woken) = Wake::pair().map_err(system("making a pair of sockets"))?;
-    let watchdog = watchdog::start().map_err(system("starting a thread"))?;
+    let watchdog = process_watchdog::start().map_err(system("starting a thread"))?;
     let recycling = Arc::new(Recycling::new(&settings, successor));
     let (assign, assigned) = mpsc::channel();
     let (answer, answers) = mpsc::channel();
@@ -97,7 +97,7 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
         let body = worker.answer(body, received, |had_it_alone| {
             // A crashing message may have left state in this process, which must not affect another message.
             if had_it_alone || recycling.is_due(delivered) {
-                stop.tell();
+                stop.request();
             }
             leaving = stop.is_requested();
             leaving

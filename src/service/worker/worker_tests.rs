@@ -16,7 +16,7 @@ fn with_worker(folder: &Path, play: impl FnOnce(&mut Worker<'_>)) {
     create_directory(&mail).unwrap();
     let site = Site::embedded(Embedded::new(mail));
     let settings = WorkerSettings::of(&crate::service::configured(folder));
-    let watchdog = crate::service::watchdog::start().unwrap();
+    let watchdog = crate::service::process_watchdog::start().unwrap();
     play(&mut Worker {
         site: &site,
         settings,

@@ -2,8 +2,8 @@
 
 use crate::support::clients_and_processes::{HARNESS, child, subject};
 use maildrop_command::delivery::{StatusDetail, Verdict};
+use maildrop_command::pipe::deadline_watchdog::Watchdog;
 use maildrop_command::pipe::report;
-use maildrop_command::pipe::watchdog::Watchdog;
 use std::io::{Read, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};

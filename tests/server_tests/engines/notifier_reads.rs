@@ -5,7 +5,9 @@ use crate::support::database::Engine;
 use crate::support::site_fixture::Scene;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
-use maildrop_command::ledger::notifications::{Leased, Next, Published, Settlement, SubscriptionState, Try, Wake};
+use maildrop_command::ledger::notifications::{
+    Leased, Next, Published, Settlement, SubscriptionState, Wake, WebhookAttempt,
+};
 use maildrop_command::ledger::{Database, Notifications};
 use maildrop_command::lock::LockName;
 use maildrop_command::site::Site;
@@ -65,7 +67,7 @@ fn each_statement_reads_what_it_is_about_and_not_what_waits(engine: Engine) {
         due_at.extend(due.iter().map(|one| (one.position, one.due_at)));
     }
     for in_order in [false, true] {
-        let tried = |position, next| Try {
+        let tried = |position, next| WebhookAttempt {
             position: Some(position),
             due_at: due_at[&position],
             started_at: 1_790_000_000_000_000 + position,
@@ -76,16 +78,17 @@ fn each_statement_reads_what_it_is_about_and_not_what_waits(engine: Engine) {
             next,
         };
         let first = if in_order { 51 } else { 1 };
-        let mut tries: Vec<Try> = (first..first + 48).map(|position| tried(position, Next::Done)).collect();
-        tries.push(tried(first + 48, Next::Again(minute)));
-        tries.push(tried(first + 49, Next::GivenUp));
+        let mut attempts: Vec<WebhookAttempt> =
+            (first..first + 48).map(|position| tried(position, Next::Done)).collect();
+        attempts.push(tried(first + 48, Next::Again(minute)));
+        attempts.push(tried(first + 49, Next::GivenUp));
         let settlement = Settlement {
             subscription: BUSY,
             in_order,
             by,
             lease: Some(minute),
             host: "mx1",
-            tries: &tries,
+            attempts: &attempts,
             failures: 1,
             open_for: None,
             state: None,

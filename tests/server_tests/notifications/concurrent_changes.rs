@@ -9,7 +9,7 @@ use crate::support::site_fixture::Scene;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
 use maildrop_command::database::DatabaseFailure;
-use maildrop_command::ledger::notifications::{Next, Published, Settlement, StateChange, Try, Wake};
+use maildrop_command::ledger::notifications::{Next, Published, Settlement, StateChange, Wake, WebhookAttempt};
 use maildrop_command::ledger::{Database, Notifications};
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::site::Site;
@@ -126,11 +126,11 @@ fn of_those_that_are_settled_together_one_that_is_another_ones_is_left_alone(eng
         literal(another),
         literal(taken)
     ));
-    let tries: Vec<[Try; 1]> = leased
+    let attempts: Vec<[WebhookAttempt; 1]> = leased
         .iter()
         .map(|leased| {
             let due = database.due(leased, &[], 10).unwrap();
-            [Try {
+            [WebhookAttempt {
                 position: Some(due[0].position),
                 due_at: due[0].due_at,
                 started_at: 1_790_000_000_000_000,
@@ -143,7 +143,7 @@ fn of_those_that_are_settled_together_one_that_is_another_ones_is_left_alone(eng
         })
         .collect();
     let settlements: Vec<Settlement<'_>> =
-        leased.iter().zip(&tries).map(|(leased, tries)| settlement(leased.subscription, by, tries)).collect();
+        leased.iter().zip(&attempts).map(|(leased, attempts)| settlement(leased.subscription, by, attempts)).collect();
     assert_eq!(database.settle(&settlements).unwrap(), [taken]);
     assert_eq!(scene.database.count(PENDING), 0);
     assert_eq!(scene.database.count("SELECT count(*) FROM notification_attempts"), 2);

@@ -7,7 +7,7 @@ use crate::support::pages;
 use crate::support::program::{PATIENCE, program, wait_for, wait_until};
 use crate::support::python::python_with;
 use crate::support::site_fixture::Scene;
-use maildrop_command::ledger::notifications::{Settlement, Try};
+use maildrop_command::ledger::notifications::{Settlement, WebhookAttempt};
 use maildrop_command::webhook::MasterKey;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -206,14 +206,14 @@ pub fn happening(engine: Engine, count: usize, event_type: &str) -> (Vec<String>
 }
 
 /// What a notifier writes down of a receiver that takes what it is told, and goes on serving it for a minute.
-pub fn settlement(subscription: Uuid, by: Uuid, tries: &[Try]) -> Settlement<'_> {
+pub fn settlement(subscription: Uuid, by: Uuid, attempts: &[WebhookAttempt]) -> Settlement<'_> {
     Settlement {
         subscription,
         in_order: false,
         by,
         lease: Some(Duration::from_mins(1)),
         host: "mx1",
-        tries,
+        attempts,
         failures: 0,
         open_for: None,
         state: None,

@@ -4,7 +4,7 @@
 use crate::notifications::event_delivery::{happen, settlement, subscribe};
 use crate::support::database::Engine;
 use crate::support::site_fixture::Scene;
-use maildrop_command::ledger::notifications::{Due, Next, Published, Settlement, Try, Wake};
+use maildrop_command::ledger::notifications::{Due, Next, Published, Settlement, Wake, WebhookAttempt};
 use maildrop_command::ledger::{Database, Notifications};
 use maildrop_command::lock::LockName;
 use std::time::Duration;
@@ -52,10 +52,10 @@ fn a_poll_reads_few_blocks_after_a_hundred_thousand_notifications_under_an_old_s
         loop {
             let due = database.due(&leased, &[], AT_ONCE).unwrap();
             told += due.len();
-            let tries: Vec<Try> = due.iter().map(taken).collect();
+            let attempts: Vec<WebhookAttempt> = due.iter().map(taken).collect();
             let settlement = Settlement {
                 lease: (!due.is_empty()).then_some(minute),
-                ..settlement(leased.subscription, by, &tries)
+                ..settlement(leased.subscription, by, &attempts)
             };
             assert!(database.settle(&[settlement]).unwrap().is_empty());
             if due.is_empty() {
@@ -111,16 +111,17 @@ fn nothing_that_the_notifier_looks_for_is_compared_with_a_clock_that_no_index_ca
     assert!(database.lease_longer(by, minute, &[id]).unwrap().is_empty());
     let next = [Next::Done, Next::Again(minute), Next::GivenUp];
     let of_it = &due[leased.iter().position(|leased| leased.subscription == id).unwrap()];
-    let tries: Vec<Try> = of_it.iter().zip(next).map(|(due, next)| Try { next, ..taken(due) }).collect();
-    for (lease, open_for, tries) in [(Some(minute), None, &tries[..]), (None, Some(minute), &[])] {
-        let settled = database.settle(&[Settlement { lease, open_for, ..settlement(id, by, tries) }]);
+    let attempts: Vec<WebhookAttempt> =
+        of_it.iter().zip(next).map(|(due, next)| WebhookAttempt { next, ..taken(due) }).collect();
+    for (lease, open_for, attempts) in [(Some(minute), None, &attempts[..]), (None, Some(minute), &[])] {
+        let settled = database.settle(&[Settlement { lease, open_for, ..settlement(id, by, attempts) }]);
         assert!(settled.unwrap().is_empty());
     }
 }
 
 /// What a receiver has taken.
-fn taken(due: &Due) -> Try {
-    Try {
+fn taken(due: &Due) -> WebhookAttempt {
+    WebhookAttempt {
         position: Some(due.position),
         due_at: due.due_at,
         started_at: 1_790_000_000_000_000 + due.position,

@@ -8,7 +8,7 @@ use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::site_fixture::Scene;
 use maildrop_command::ledger::Notifications;
-use maildrop_command::ledger::notifications::{Due, Next, Published, Try, Wake};
+use maildrop_command::ledger::notifications::{Due, Next, Published, Wake, WebhookAttempt};
 use maildrop_command::lock::LockName;
 use serde_json::json;
 use std::time::Duration;
@@ -73,8 +73,8 @@ fn an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing(engine: En
     // The first three are asked for.
     scene
         .database
-        .execute(&format!("UPDATE notifications SET due_at = {now}, tries = 0 WHERE event <= {}", due[2].position));
-    let came_of = |(due, next): (&Due, Next)| Try {
+        .execute(&format!("UPDATE notifications SET due_at = {now}, attempts = 0 WHERE event <= {}", due[2].position));
+    let came_of = |(due, next): (&Due, Next)| WebhookAttempt {
         position: Some(due.position),
         due_at: due.due_at,
         started_at: 1_790_000_000_000_000 + due.position,
@@ -85,17 +85,18 @@ fn an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing(engine: En
         next,
     };
     let next = [Next::Done, Next::Again(minute), Next::GivenUp];
-    let tries: Vec<Try> = due.iter().zip(next.into_iter().cycle()).map(came_of).collect();
-    let settlements = [settlement(leased.subscription, by, &tries)];
+    let attempts: Vec<WebhookAttempt> = due.iter().zip(next.into_iter().cycle()).map(came_of).collect();
+    let settlements = [settlement(leased.subscription, by, &attempts)];
     // The second time is after an answer to COMMIT that was lost: it changes nothing more.
     for _ in 0..2 {
         assert!(database.settle(&settlements).unwrap().is_empty());
         let which =
             |which: &str| format!("SELECT count(*) FROM notifications WHERE event > {} AND {which}", due[2].position);
-        let asked_for = format!("SELECT count(*) FROM notifications WHERE event <= {} AND tries = 0", due[2].position);
+        let asked_for =
+            format!("SELECT count(*) FROM notifications WHERE event <= {} AND attempts = 0", due[2].position);
         assert_eq!(scene.database.count(&format!("{asked_for} AND due_at <= {now}")), 3);
-        assert_eq!(scene.database.count(&which("due_at IS NULL AND tries = 1")), 1);
-        assert_eq!(scene.database.count(&which(&format!("due_at > {now} AND tries = 1"))), 1);
+        assert_eq!(scene.database.count(&which("due_at IS NULL AND attempts = 1")), 1);
+        assert_eq!(scene.database.count(&which(&format!("due_at > {now} AND attempts = 1"))), 1);
         assert_eq!(scene.database.count(PENDING), 5);
         assert_eq!(scene.database.count("SELECT count(*) FROM notification_attempts"), 6);
     }

@@ -9,7 +9,7 @@ use crate::support::site_fixture::Scene;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
 use maildrop_command::ledger::Notifications;
-use maildrop_command::ledger::notifications::{Due, Next, Published, Settlement, Try, Wake};
+use maildrop_command::ledger::notifications::{Due, Next, Published, Settlement, Wake, WebhookAttempt};
 use maildrop_command::lock::LockName;
 use maildrop_command::site::Site;
 use std::collections::BTreeSet;
@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 on_two_engines!(who_takes_one_of_two_that_are_settled_together_has_failed_since_then);
 
-fn tried(due: &Due, next: Next) -> Try {
-    Try {
+fn tried(due: &Due, next: Next) -> WebhookAttempt {
+    WebhookAttempt {
         position: Some(due.position),
         due_at: due.due_at,
         started_at: 1_790_000_000_000_000,

@@ -129,7 +129,7 @@ impl Front {
                 self.note(("delivers", connection, request.id), now, began);
             }
             Event::ClientGone { connection } => self.note(("client gone", connection), now, began),
-            Event::Handed { id, .. } => self.note(("handed", id), now, began),
+            Event::Submitted { id, .. } => self.note(("handed", id), now, began),
             // How a worker's process ended is for those that count what messages have done: nobody is told here.
             Event::ProcessEnded(_) => {}
             Event::Stop => self.note("stop", now, began),
@@ -160,9 +160,9 @@ impl Front {
                 let actions = self.broker.handle(Event::WorkerGone { connection }, now);
                 self.hand_on(actions, now)
             }
-            (Some(Mistake::HandedOn), Event::Handed { id, request, body }) => {
+            (Some(Mistake::HandedOn), Event::Submitted { id, request, body }) => {
                 self.handed.insert(id, (request.as_ref().clone(), body.in_memory().to_vec()));
-                self.broker.handle(Event::Handed { id, request, body }, now)
+                self.broker.handle(Event::Submitted { id, request, body }, now)
             }
             (_, event) => self.broker.handle(event, now),
         };
@@ -201,7 +201,7 @@ impl Front {
             match action {
                 Action::Answer { id, .. } if self.handed.contains_key(&id) => {
                     let (request, body) = self.handed[&id].clone();
-                    let event = Event::Handed { id, request: Box::new(request), body: Body::Memory(body) };
+                    let event = Event::Submitted { id, request: Box::new(request), body: Body::Memory(body) };
                     done.extend(self.broker.handle(event, now));
                 }
                 action => done.push(action),
@@ -237,7 +237,7 @@ impl Front {
         let (_, Step::Deliver(transaction)) = session.feed(data.as_bytes()) else { return Err("no message".into()) };
         let id = LocalId(self.id());
         self.sessions.insert(id, Lmtp { job, recipients, session });
-        Ok(Event::Handed { id, request: Box::new(transaction.request), body: transaction.message })
+        Ok(Event::Submitted { id, request: Box::new(transaction.request), body: transaction.message })
     }
 
     /// What Postfix hears at the end of a message: of each recipient, by its place, whether it is delivered. `None`: it

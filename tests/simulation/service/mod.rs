@@ -187,7 +187,7 @@ impl<'s> Service<'s> {
             match action {
                 Action::Beat { .. } => {}
                 Action::Work { connection, address, body } => self.work(host, connection, address, &body, around)?,
-                Action::Tell { connection, body } => self.tell(host, connection, &body, around)?,
+                Action::SendToClient { connection, body } => self.tell(host, connection, &body, around)?,
                 Action::Answer { id, verdicts } => {
                     if let Some((job, told)) = self.fronts[host].answer(id, verdicts)? {
                         self.effects.push_back(Effect::Told { job, told });
@@ -302,7 +302,7 @@ impl<'s> Service<'s> {
         let addresses: Vec<String> = recipients.iter().map(|&place| name(users[place])).collect();
         around.trace.say(|| format!("lmtp(8) of job {job}: to {addresses:?}"));
         let event = front.lmtp(job, recipients, &addresses, message.as_received())?;
-        if let Event::Handed { request, .. } = &event {
+        if let Event::Submitted { request, .. } = &event {
             let (message, cut) = (Rc::clone(message), false);
             self.asked.insert(request.id, Asked { job, cut, message, given: false, alone: false });
         }

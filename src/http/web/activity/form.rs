@@ -4,7 +4,7 @@ use super::{OVERLAP, PATIENCE, ROWS};
 use crate::base::hex;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::http::blocking::Unanswered;
+use crate::http::blocking_pools::QueryFailure;
 use crate::http::web::Page;
 use crate::ledger::Database;
 use crate::ledger::activity::{AttemptCursor, Came, Tried, Wanted};
@@ -66,9 +66,9 @@ impl SearchForm {
         &self,
         page: &Page,
         find: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
-    ) -> Result<T, Unanswered> {
+    ) -> Result<T, QueryFailure> {
         let is_narrowed = !self.q.trim().is_empty() || !self.is_a_name_only();
-        if is_narrowed { page.blocking.ask_long(PATIENCE, find).await } else { page.blocking.ask(find).await }
+        if is_narrowed { page.blocking.query_long(PATIENCE, find).await } else { page.blocking.query(find).await }
     }
 
     pub(super) fn wanted(&self) -> Result<Wanted, String> {

@@ -85,7 +85,7 @@ pub(super) async fn show(
         return Ok(lists::send((&page, &viewer), format, &found, limit));
     }
     let blocking = page.blocking.clone();
-    let figures = page.figures.get(async move { blocking.ask_long(FIGURES_PATIENCE, figures).await });
+    let figures = page.figures.get(async move { blocking.query_long(FIGURES_PATIENCE, figures).await });
     let (figures, found) = tokio::join!(figures, form.ask(&page, find));
     let found = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     if let SearchResult::Attempts(found) = &found

@@ -11,7 +11,7 @@ use super::{Answered, Page, auth, failed};
 use crate::base::timestamp;
 use crate::config::{Config, Engine};
 use crate::database::{DatabaseError, DatabaseFailure};
-use crate::http::blocking::Unanswered;
+use crate::http::blocking_pools::QueryFailure;
 use crate::ledger::Database;
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::subscriptions::{self, Subscription, SubscriptionState, Those};
@@ -99,7 +99,7 @@ async fn ask<T: Send + 'static>(
     viewer: &WebSession,
     work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
 ) -> Answered<T> {
-    page.blocking.ask(work).await.map_err(|problem| unanswered(page, &problem, viewer))
+    page.blocking.query(work).await.map_err(|problem| unanswered(page, &problem, viewer))
 }
 
 fn shown(title: &str, viewer: &WebSession, main: &Markup) -> Response {
@@ -118,8 +118,8 @@ async fn found(page: &Page, viewer: &WebSession, id: &str) -> Answered<Subscript
 }
 
 /// By default the web UI's database account may not read subscriptions, since a callback URL may contain a password.
-fn unanswered(page: &Page, problem: &Unanswered, viewer: &WebSession) -> Response {
-    let Unanswered::Database(DatabaseError { failure, .. }) = problem else { return failed(problem, Some(viewer)) };
+fn unanswered(page: &Page, problem: &QueryFailure, viewer: &WebSession) -> Response {
+    let QueryFailure::Database(DatabaseError { failure, .. }) = problem else { return failed(problem, Some(viewer)) };
     let folder = match page.site.config().map(|config| config.database.engine) {
         Some(Engine::Postgresql) => "postgres",
         _ => "mysql",

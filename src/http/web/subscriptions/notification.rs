@@ -26,11 +26,11 @@ pub(in crate::http::web) async fn show(
     let read = ask(&page, &viewer, move |database| {
         let Some(due) = notifications::event_of(database, &asked, event)? else { return Ok(None) };
         let pending = notifications::pending_one(database, asked.id, due.position)?;
-        let tries = notifications::tries(database, &[due.position], Some(asked.id), MOST_TRIES)?;
-        Ok(Some((due, pending, tries)))
+        let attempts = notifications::attempts(database, &[due.position], Some(asked.id), MOST_TRIES)?;
+        Ok(Some((due, pending, attempts)))
     });
-    let Some((due, pending, tries)) = read.await? else { return Ok(auth::nothing_here().await) };
-    let main = main(&one, &due, pending.as_ref(), &tries, page.settings.notifications.api.as_deref());
+    let Some((due, pending, attempts)) = read.await? else { return Ok(auth::nothing_here().await) };
+    let main = main(&one, &due, pending.as_ref(), &attempts, page.settings.notifications.api.as_deref());
     Ok(shown("Notification", &viewer, &main))
 }
 
@@ -38,12 +38,12 @@ fn main(
     one: &Subscription,
     due: &Due,
     pending: Option<&Pending>,
-    tries: &[NotificationAttempt],
+    attempts: &[NotificationAttempt],
     api: Option<&str>,
 ) -> Markup {
     html! {
         p {
-            @match (pending, tries) {
+            @match (pending, attempts) {
                 (Some(pending), _) => { (notification_state(pending)) @if let Some(at) = pending.due_at { ", due " (moment(at)) } }
                 (None, []) => { "It was never sent: it is older than the subscription, or of a type that it does not name." }
                 (None, _) => { span .good { "accepted" } }
@@ -61,11 +61,11 @@ fn main(
             }
         }
         h2 { "Tries" }
-        @if tries.is_empty() {
+        @if attempts.is_empty() {
             p { "None yet." }
         } @else {
             ol .steps {
-                @for printed in tries { (try_of(printed)) }
+                @for printed in attempts { (try_of(printed)) }
             }
         }
         h2 { "What is sent" }

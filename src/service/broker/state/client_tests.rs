@@ -109,13 +109,13 @@ fn a_request_that_is_sent_again_begins_by_the_word_of_its_own_connection_alone()
 #[test]
 fn another_programs_words_pass_through_as_they_are_by_any_worker() {
     let mut scene = Scene::with_workers(&[1]);
-    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.submit(10, &["a@x"]));
     scene.reply(1, &address, b"an echo".to_vec());
     // The worker does not understand our requests, but may understand those of its own program.
     let actions = scene.say_bytes(5, b"17".to_vec());
     let [Action::Work { connection, address, body }] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!((connection.0, body), (1, &b"17".to_vec()));
-    let shown = Action::Tell { connection: ConnectionId(5), body: b"17".to_vec() };
+    let shown = Action::SendToClient { connection: ConnectionId(5), body: b"17".to_vec() };
     assert_eq!(scene.reply(1, address, b"17".to_vec()), [shown]);
     // If the worker ends, the client gets no answer: its program would not understand ours.
     scene.say_bytes(5, b"18".to_vec());

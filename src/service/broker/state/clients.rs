@@ -63,7 +63,7 @@ impl Broker {
         let asker = ReplyTo::Client(connection);
         let job = self.admit(request, body, asker, Stage::AwaitingGo, now);
         if !self.refuse_shunted(job, now) {
-            self.tell(asker, &Header::Received { id });
+            self.send_to_client(asker, &Header::Received { id });
         }
     }
 

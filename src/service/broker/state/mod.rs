@@ -81,7 +81,7 @@ pub enum Event {
     /// A client's connection has ended.
     ClientGone { connection: ConnectionId },
     /// A message has come over LMTP.
-    Handed { id: LocalId, request: Box<Request>, body: Body },
+    Submitted { id: LocalId, request: Box<Request>, body: Body },
     /// This process must end. Requests without GO are deferred, and so are messages without a worker. Other messages are still
     /// delivered.
     Stop,
@@ -95,7 +95,7 @@ pub enum Action {
     /// Send a message to a worker.
     Work { connection: ConnectionId, address: Vec<u8>, body: Vec<u8> },
     /// Send a frame to a client.
-    Tell { connection: ConnectionId, body: Vec<u8> },
+    SendToClient { connection: ConnectionId, body: Vec<u8> },
     /// Answer the LMTP server: a verdict for each recipient.
     Answer { id: LocalId, verdicts: Vec<Verdict> },
     /// Kill the process behind this connection if the system knows its id, and close the connection.
@@ -173,7 +173,7 @@ impl Broker {
                 self.client_delivers(request, body, connection, now);
             }
             Event::ClientGone { connection } => self.client_gone(connection),
-            Event::Handed { id, request, body } => {
+            Event::Submitted { id, request, body } => {
                 let job = self.admit(request, body, ReplyTo::Local(id), Stage::Queued, now);
                 if !self.refuse_shunted(job, now) {
                     self.queue.push_back(job);
@@ -185,7 +185,7 @@ impl Broker {
         if self.stopping {
             self.defer_what_cannot_begin();
         }
-        self.hand_out(now);
+        self.dispatch(now);
         std::mem::take(&mut self.actions)
     }
 
@@ -229,7 +229,7 @@ impl Broker {
         self.end_what_waits_too_long(now);
         self.slow.drop_old(now);
         self.crashes.drop_old(now);
-        self.hand_out(now);
+        self.dispatch(now);
         std::mem::take(&mut self.actions)
     }
 
@@ -307,7 +307,7 @@ impl Broker {
     }
 
     /// Passes messages to workers, as long as there are both.
-    fn hand_out(&mut self, now: Instant) {
+    fn dispatch(&mut self, now: Instant) {
         let mut at = 0;
         while let Some(&id) = self.queue.get(at) {
             if !self.workers.any_for(false, now) {
@@ -317,7 +317,7 @@ impl Broker {
             let ours = matches!(job.what, Payload::Delivery { .. });
             let alone = match self.admission(job, now) {
                 Admission::Ordinary => false,
-                Admission::Alone => true,
+                Admission::OneAtATime => true,
                 Admission::Refused(_) => {
                     self.refuse_shunted(id, now);
                     continue;
@@ -334,12 +334,12 @@ impl Broker {
                 continue;
             }
             self.queue.remove(at);
-            self.hand_to_a_worker(id, ours, alone, now);
+            self.dispatch_job(id, ours, alone, now);
         }
     }
 
     /// Passes a message to a worker. This happens at most once for each job.
-    fn hand_to_a_worker(&mut self, id: JobId, ours: bool, alone: bool, now: Instant) {
+    fn dispatch_job(&mut self, id: JobId, ours: bool, alone: bool, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.alone = alone;
         let slow = job.users_at_work().into_iter().all(|user| self.slow.holds(user, now));
@@ -361,7 +361,7 @@ impl Broker {
         }
         self.at_work.begins(id, job, now);
         self.counters.waits.add(now.saturating_duration_since(job.queued));
-        self.counters.handed_out += 1;
+        self.counters.dispatched += 1;
         job.stage = Stage::At(connection, now + job.time_left(now) + GRACE);
         self.actions.push(Action::Work { connection, address: self.address(id), body });
     }
@@ -423,7 +423,7 @@ impl Broker {
         }
         match job.asker {
             ReplyTo::Local(id) => self.actions.push(Action::Answer { id, verdicts: verdicts.to_vec() }),
-            client @ ReplyTo::Client(_) => self.tell(client, &reply(request.id, verdicts)),
+            client @ ReplyTo::Client(_) => self.send_to_client(client, &reply(request.id, verdicts)),
             ReplyTo::Nobody => debug!(id = %request.id, "the client of this message has gone"),
         }
         Some(job)
@@ -434,10 +434,10 @@ impl Broker {
         self.traffic(source).replied(codes.iter().map(String::as_str), after);
     }
 
-    fn tell(&mut self, to: ReplyTo, header: &Header) {
+    fn send_to_client(&mut self, to: ReplyTo, header: &Header) {
         let ReplyTo::Client(connection) = to else { return };
         self.actions.push(match header.frame(&[]) {
-            Ok(body) => Action::Tell { connection, body },
+            Ok(body) => Action::SendToClient { connection, body },
             Err(problem) => {
                 warn!(%problem, "an answer to a client cannot be written");
                 Action::CloseClient { connection }

@@ -23,13 +23,13 @@ enum Step {
     /// A worker ends, and the master reports whether by a crash, before or after the end of its connection.
     DieOf {
         at: usize,
-        own_hand: bool,
+        crashed_itself: bool,
         notified_first: bool,
     },
     /// A worker replies to its last message in this way.
     Answer(usize, Answered),
     /// The LMTP server passes a message on.
-    Hand {
+    Submit {
         user: u8,
     },
     /// A client sends a request, or GO. The connection is new, or the previous one.
@@ -67,9 +67,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0_usize..8).prop_map(Step::Stop),
         1 => (0_usize..8).prop_map(Step::Die),
         3 => (0_usize..8, prop::bool::weighted(0.8), any::<bool>())
-            .prop_map(|(at, own_hand, notified_first)| Step::DieOf { at, own_hand, notified_first }),
+            .prop_map(|(at, crashed_itself, notified_first)| Step::DieOf { at, crashed_itself, notified_first }),
         6 => (0_usize..8, answered).prop_map(|(worker, how)| Step::Answer(worker, how)),
-        3 => (0_u8..3).prop_map(|user| Step::Hand { user }),
+        3 => (0_u8..3).prop_map(|user| Step::Submit { user }),
         3 => (0_u8..6, any::<bool>()).prop_map(|(request, again)| Step::Deliver { request, again }),
         3 => (0_u8..6).prop_map(Step::Go),
         1 => Just(Step::Plain),
@@ -97,11 +97,11 @@ struct BrokerWorld {
     /// The requests of clients that are not answered yet.
     named: BTreeSet<(Uuid, ConnectionId)>,
     /// Each address that a worker has received.
-    handed: HashSet<Vec<u8>>,
+    dispatched: HashSet<Vec<u8>>,
     /// The recipients of each request.
     asked: BTreeMap<Uuid, Vec<String>>,
     /// The recipients of each request in its last delivery by a worker.
-    handed_to: BTreeMap<Uuid, Vec<String>>,
+    recipients_of: BTreeMap<Uuid, Vec<String>>,
     /// How often each message, by its digest, was with a worker that crashed.
     deaths: BTreeMap<String, u32>,
     /// A client has just sent GO without a request of its own.
@@ -120,9 +120,9 @@ impl BrokerWorld {
             local: BTreeSet::new(),
             last_local: 1000,
             named: BTreeSet::new(),
-            handed: HashSet::new(),
+            dispatched: HashSet::new(),
             asked: BTreeMap::new(),
-            handed_to: BTreeMap::new(),
+            recipients_of: BTreeMap::new(),
             deaths: BTreeMap::new(),
             asked_for_nothing: false,
         }
@@ -144,19 +144,19 @@ impl BrokerWorld {
             match action {
                 Action::Beat { connection } => assert!(self.workers.iter().any(|w| w.connection == connection)),
                 Action::Work { connection, address, body } => {
-                    assert!(self.handed.insert(address.clone()), "handed out twice");
+                    assert!(self.dispatched.insert(address.clone()), "dispatched twice");
                     let worker = self.workers.iter_mut().find(|worker| worker.connection == connection);
                     let worker = worker.expect("a worker that is there");
                     assert!(worker.current.is_none(), "one message at a time");
                     if let Ok((Header::Deliver(request), _)) = Header::read(&body) {
                         let to = addresses(&request);
                         assert!(!to.is_empty(), "a message to nobody");
-                        self.handed_to.insert(request.id, to);
+                        self.recipients_of.insert(request.id, to);
                     }
                     worker.current = Some((address, body));
                     self.nobody_is_at_more_than_allowed();
                 }
-                Action::Tell { connection, body, .. } => {
+                Action::SendToClient { connection, body, .. } => {
                     assert!(self.clients.contains(&connection), "a client that is there");
                     if let Ok((Header::Reply(reply), _)) = Header::read(&body) {
                         let verdicts: Vec<_> =
@@ -210,7 +210,7 @@ impl BrokerWorld {
     fn only_those_are_delivered_whom_a_worker_had(&self, id: Uuid, verdicts: &[Verdict]) {
         assert_eq!(verdicts.len(), 2);
         for (to, verdict) in self.asked[&id].iter().zip(verdicts) {
-            let had = self.handed_to.get(&id).is_some_and(|handed| handed.contains(to));
+            let had = self.recipients_of.get(&id).is_some_and(|dispatched| dispatched.contains(to));
             assert!(verdict.class() == 4 || had, "{verdict} of one who was left out");
         }
     }
@@ -254,14 +254,14 @@ impl BrokerWorld {
                 let connection = self.workers.remove(at).connection;
                 self.event(Event::WorkerGone { connection });
             }
-            Step::DieOf { at, own_hand, notified_first } if at < self.workers.len() => {
+            Step::DieOf { at, crashed_itself, notified_first } if at < self.workers.len() => {
                 let Outside { connection, current, .. } = self.workers.remove(at);
                 if let Some(Ok((Header::Deliver(_), message))) =
-                    current.as_ref().filter(|_| own_hand).map(|(_, body)| Header::read(body))
+                    current.as_ref().filter(|_| crashed_itself).map(|(_, body)| Header::read(body))
                 {
                     *self.deaths.entry(Digest::of(message).to_string()).or_default() += 1;
                 }
-                let end = End::Signal(if own_hand { 6 } else { 9 });
+                let end = End::Signal(if crashed_itself { 6 } else { 9 });
                 if notified_first {
                     self.ended(pid(connection), end.clone());
                 }
@@ -271,13 +271,13 @@ impl BrokerWorld {
                 }
             }
             Step::Answer(at, how) => self.answer(at, how),
-            Step::Hand { user } => {
+            Step::Submit { user } => {
                 self.last_local += 1;
                 let id = LocalId(self.last_local);
                 self.local.insert(id);
                 let request = Box::new(to_two(u128::from(self.last_local), user));
                 self.asked.insert(request.id, addresses(&request));
-                self.event(Event::Handed { id, request, body: Body::Memory(message(user)) });
+                self.event(Event::Submitted { id, request, body: Body::Memory(message(user)) });
             }
             Step::Deliver { request, again } => {
                 let connection = match self.clients.last() {

@@ -25,12 +25,12 @@ impl Scene {
     /// Lets the message crash this new worker.
     fn crash(&mut self, worker: u64, id: u64) {
         self.ready(worker);
-        assert_eq!(one_work(self.hand(id, &["a@x"])).0, worker);
+        assert_eq!(one_work(self.submit(id, &["a@x"])).0, worker);
         assert_eq!(one_answer(self.die(worker, ABORT, false)), (id, vec!["4.3.0".into()]));
     }
 
     /// Sends another message, which goes to a worker. Returns its address.
-    fn hand_another(&mut self, id: u64) -> Vec<u8> {
+    fn submit_another(&mut self, id: u64) -> Vec<u8> {
         let actions = self.another(id);
         let [Action::Work { address, .. }] = &actions[..] else { panic!("{actions:?}") };
         address.clone()
@@ -38,17 +38,17 @@ impl Scene {
 
     fn another(&mut self, id: u64) -> Vec<Action> {
         let request = Box::new(Request { size: 3, ..request(id.into(), &["b@x"]) });
-        self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(b"x\r\n".to_vec()) })
+        self.handle(Event::Submitted { id: LocalId(id), request, body: Body::Memory(b"x\r\n".to_vec()) })
     }
 
     /// A delivery from this source.
-    fn hand_from(&mut self, source: Source, id: u64) -> Vec<Action> {
-        self.hand_to(source, id, &["a@x"])
+    fn submit_from(&mut self, source: Source, id: u64) -> Vec<Action> {
+        self.submit_to(source, id, &["a@x"])
     }
 
-    fn hand_to(&mut self, source: Source, id: u64, to: &[&str]) -> Vec<Action> {
+    fn submit_to(&mut self, source: Source, id: u64, to: &[&str]) -> Vec<Action> {
         let request = Box::new(Request { source, ..request(id.into(), to) });
-        self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(BYTES.to_vec()) })
+        self.handle(Event::Submitted { id: LocalId(id), request, body: Body::Memory(BYTES.to_vec()) })
     }
 
     fn orders(&mut self) -> Vec<Order> {
@@ -93,7 +93,7 @@ fn after_one_crash_the_next_try_is_alone_and_its_worker_is_reported_to_end() {
     assert_eq!(scene.figures(), (1, 0));
 
     scene.ready(3);
-    let (worker, address, header) = one_work(scene.hand(12, &["a@x"]));
+    let (worker, address, header) = one_work(scene.submit(12, &["a@x"]));
     assert_eq!(worker, 3);
     assert!(matches!(header, Header::Deliver(Request { suspect: true, .. })), "it ends after this message");
     let actions = scene.reply(3, &address, frame(&leaving(12, 1)));
@@ -103,7 +103,7 @@ fn after_one_crash_the_next_try_is_alone_and_its_worker_is_reported_to_end() {
     // After its delivery, the message is treated like any other.
     assert!(matches!(scene.orders()[..], [Order::Remove(digest)] if digest == Digest::of(BYTES)));
     scene.ready(4);
-    let (_, _, header) = one_work(scene.hand(13, &["a@x"]));
+    let (_, _, header) = one_work(scene.submit(13, &["a@x"]));
     assert!(matches!(header, Header::Deliver(Request { suspect: false, .. })));
 }
 
@@ -117,29 +117,29 @@ fn after_two_crashes_it_is_shunted_answered_at_once_and_tried_once_an_hour_until
 
     // The message gets no worker, although one is idle.
     scene.ready(3);
-    let text = refusal(scene.hand(12, &["b@x"]));
+    let text = refusal(scene.submit(12, &["b@x"]));
     assert_eq!(text, format!("4.3.0 shunted: it has crashed 2 workers ({})", Digest::of(BYTES)));
     let actions = scene.say(50, &Header::Deliver(request(20, &["a@x"])));
     assert!(matches!(&shown(&actions)[..], [(50, Header::Reply(_))]), "{actions:?}");
     assert_eq!(scene.say(50, &go(20)), [Action::CloseClient { connection: ConnectionId(50) }]);
     assert_eq!(scene.broker.counters().refused_shunted, 2);
     // Other messages are delivered.
-    scene.hand_another(13);
+    scene.submit_another(13);
 
     scene.pass(HOUR - 1, &[3]);
-    assert!(refusal(scene.hand(14, &["a@x"])).contains("shunted"));
+    assert!(refusal(scene.submit(14, &["a@x"])).contains("shunted"));
     scene.pass(1, &[3]);
     scene.ready(4);
-    assert_eq!(one_work(scene.hand(15, &["a@x"])).0, 4);
-    assert!(refusal(scene.hand(16, &["a@x"])).contains("shunted"));
+    assert_eq!(one_work(scene.submit(15, &["a@x"])).0, 4);
+    assert!(refusal(scene.submit(16, &["a@x"])).contains("shunted"));
     one_answer(scene.die(4, ABORT, false));
     assert_eq!(scene.counted(), Some(3));
-    assert!(refusal(scene.hand(17, &["a@x"])).contains("it has crashed 3 workers"));
+    assert!(refusal(scene.submit(17, &["a@x"])).contains("it has crashed 3 workers"));
 
     // Now it no longer crashes.
     scene.pass(HOUR, &[3]);
     scene.ready(5);
-    let (_, address, _) = one_work(scene.hand(18, &["a@x"]));
+    let (_, address, _) = one_work(scene.submit(18, &["a@x"]));
     scene.reply(5, &address, frame(&leaving(18, 1)));
     assert!(matches!(scene.orders()[..], [Order::Remove(digest)] if digest == Digest::of(BYTES)));
     assert!(scene.broker.crashes().is_empty());
@@ -164,12 +164,12 @@ fn a_copy_goes_once_its_holder_delivers_to_one_recipient_and_stays_where_its_own
         scene.orders();
         scene.pass(HOUR, &[]);
         scene.ready(3);
-        let (_, address, _) = one_work(scene.hand_to(source, 12, &["a@x", "b@x"]));
+        let (_, address, _) = one_work(scene.submit_to(source, 12, &["a@x", "b@x"]));
         scene.reply(3, &address, partly(12));
         assert_eq!((scene.broker.crashes().is_empty(), scene.orders().len()), (goes, usize::from(goes)), "{source:?}");
         // The remaining recipients need not wait for an hour.
         scene.ready(4);
-        one_work(scene.hand(13, &["b@x"]));
+        one_work(scene.submit(13, &["b@x"]));
     }
 }
 
@@ -184,13 +184,13 @@ fn what_ends_a_worker_from_outside_is_no_crash_of_the_message() {
     ];
     for (what, end, by_us) in table {
         let mut scene = Scene::with_workers(&[1]);
-        one_work(scene.hand(10, &["a@x"]));
+        one_work(scene.submit(10, &["a@x"]));
         one_answer(scene.die(1, end, by_us));
         assert!(scene.orders().is_empty() && scene.broker.crashes().is_empty(), "{what}");
     }
     // The broker killed the unresponsive worker. The signal that ended it does not matter.
     let mut scene = Scene::with_workers(&[1]);
-    one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.submit(10, &["a@x"]));
     scene.pass(10, &[]);
     scene.die(1, ABORT, false);
     assert!(scene.broker.crashes().is_empty());
@@ -203,7 +203,7 @@ fn what_ends_a_worker_from_outside_is_no_crash_of_the_message() {
 #[test]
 fn the_masters_report_may_come_before_the_connection_ends_or_too_late() {
     let mut scene = Scene::with_workers(&[1]);
-    one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.submit(10, &["a@x"]));
     let (end, said) = (ABORT, Vec::new());
     let report = Event::ProcessEnded(WorkerEnd { pid: 1, end, by_us: false, said });
     assert_eq!(one_answer(scene.handle(report)), (10, vec!["4.3.0".into()]));
@@ -213,12 +213,12 @@ fn the_masters_report_may_come_before_the_connection_ends_or_too_late() {
 
     // Any other end may come after a reply that was not read yet.
     let mut scene = Scene::with_workers(&[1]);
-    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.submit(10, &["a@x"]));
     scene.report(1, End::Exit(0), false);
     one_answer(scene.reply(1, &address, frame(&delivered(10, 1))));
 
     let mut scene = Scene::with_workers(&[1]);
-    one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.submit(10, &["a@x"]));
     one_answer(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }));
     scene.pass(10, &[]);
     // By now another process has this id, and dies without a message.
@@ -229,8 +229,8 @@ fn the_masters_report_may_come_before_the_connection_ends_or_too_late() {
 #[test]
 fn a_message_that_several_workers_had_at_once_is_shunted_only_by_a_crash_of_its_own_worker() {
     let mut scene = Scene::with_workers(&[1, 2]);
-    scene.hand(10, &["a@x"]);
-    scene.hand(11, &["b@x"]);
+    scene.submit(10, &["a@x"]);
+    scene.submit(11, &["b@x"]);
     one_answer(scene.die(1, ABORT, false));
     one_answer(scene.die(2, ABORT, false));
     assert_eq!((scene.counted(), scene.figures()), (Some(1), (1, 0)));
@@ -243,11 +243,11 @@ fn suspects_are_tried_one_at_a_time_and_wait_for_no_ordinary_message() {
     let mut scene = Scene::new();
     scene.crash(1, 10);
     scene.ready(2);
-    let address = scene.hand_another(11);
+    let address = scene.submit_another(11);
     scene.ready(3);
-    assert_eq!(one_work(scene.hand(12, &["a@x"])).0, 3);
+    assert_eq!(one_work(scene.submit(12, &["a@x"])).0, 3);
     scene.ready(4);
-    assert_eq!(scene.hand(13, &["c@x"]), []);
+    assert_eq!(scene.submit(13, &["c@x"]), []);
     one_answer(scene.reply(2, &address, frame(&delivered(11, 1))));
     let [Action::Answer { .. }, Action::Work { connection, .. }] = scene.die(3, ABORT, false)[..] else { panic!() };
     assert_eq!(connection, ConnectionId(4), "the other one begins once the first has ended");
@@ -259,11 +259,11 @@ fn what_a_person_has_tried_has_a_worker_at_once_and_what_a_new_build_tries_comes
     scene.crash(1, 10);
     scene.crash(2, 11);
     scene.ready(3);
-    assert_eq!(one_work(scene.hand_from(Source::Shunt, 12)).0, 3);
+    assert_eq!(one_work(scene.submit_from(Source::Shunt, 12)).0, 3);
     scene.die(3, ABORT, false);
     assert_eq!(scene.counted(), Some(3));
 
-    assert_eq!(scene.hand_from(Source::Upgrade, 13), []);
+    assert_eq!(scene.submit_from(Source::Upgrade, 13), []);
     assert_eq!(scene.another(14), []);
     let actions = scene.ready(4);
     let [Action::Work { connection: ConnectionId(4), body, .. }] = &actions[..] else { panic!("{actions:?}") };
@@ -283,7 +283,7 @@ fn a_refusal_ends_a_message_for_its_holder_and_not_where_somebody_else_has_it_tr
         let mut scene = Scene::new();
         scene.crash(1, 10);
         scene.ready(2);
-        let (_, address, _) = one_work(scene.hand_from(source, 11));
+        let (_, address, _) = one_work(scene.submit_from(source, 11));
         scene.reply(2, &address, refused(11));
         assert_eq!(scene.broker.crashes().is_empty(), ends, "{source:?}");
     }
@@ -316,7 +316,7 @@ fn a_new_front_knows_what_the_one_before_it_has_written_down() {
     // The cause of the crashes may be fixed.
     let mut shunted = remembered(5);
     shunted.ready(3);
-    let (_, _, header) = one_work(shunted.hand(12, &["a@x"]));
+    let (_, _, header) = one_work(shunted.submit(12, &["a@x"]));
     assert!(matches!(header, Header::Deliver(Request { suspect: true, .. })));
-    assert!(refusal(shunted.hand(13, &["a@x"])).contains("it has crashed 5 workers"));
+    assert!(refusal(shunted.submit(13, &["a@x"])).contains("it has crashed 5 workers"));
 }

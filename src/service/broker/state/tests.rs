@@ -49,9 +49,9 @@ impl Scene {
         self.handle(Event::WorkerBeat { connection: ConnectionId(worker) })
     }
 
-    pub(super) fn hand(&mut self, id: u64, to: &[&str]) -> Vec<Action> {
+    pub(super) fn submit(&mut self, id: u64, to: &[&str]) -> Vec<Action> {
         let request = Box::new(request(u128::from(id), to));
-        self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(BYTES.to_vec()) })
+        self.handle(Event::Submitted { id: LocalId(id), request, body: Body::Memory(BYTES.to_vec()) })
     }
 
     pub(super) fn say(&mut self, client: u64, header: &Header) -> Vec<Action> {
@@ -142,7 +142,7 @@ pub(super) fn one_answer(actions: Vec<Action>) -> (u64, Vec<String>) {
 /// The frames that clients get.
 pub(super) fn shown(actions: &[Action]) -> Vec<(u64, Header)> {
     let shown = |action: &Action| match action {
-        Action::Tell { connection, body, .. } => Some((connection.0, Header::read(body).unwrap().0)),
+        Action::SendToClient { connection, body, .. } => Some((connection.0, Header::read(body).unwrap().0)),
         _ => None,
     };
     actions.iter().filter_map(shown).collect()
@@ -156,15 +156,15 @@ pub(super) fn codes(header: &Header) -> Vec<String> {
 #[test]
 fn a_message_goes_to_the_worker_that_has_waited_longest_and_its_answer_comes_back() {
     let mut scene = Scene::with_workers(&[1, 2]);
-    let (first, address, _) = one_work(scene.hand(10, &["a@x", "b@x"]));
-    let (second, ..) = one_work(scene.hand(11, &["c@x"]));
+    let (first, address, _) = one_work(scene.submit(10, &["a@x", "b@x"]));
+    let (second, ..) = one_work(scene.submit(11, &["c@x"]));
     assert_eq!((first, second), (1, 2));
     assert_eq!(one_answer(scene.reply(1, &address, frame(&delivered(10, 2)))), (10, vec!["2.0.0".into(); 2]));
-    let (third, ..) = one_work(scene.hand(12, &["d@x"]));
+    let (third, ..) = one_work(scene.submit(12, &["d@x"]));
     assert_eq!(third, 1);
     // The LMTP server counts its own replies.
     assert_eq!(scene.broker.counters().traffics, BTreeMap::new());
-    assert_eq!(scene.broker.counters().handed_out, 3);
+    assert_eq!(scene.broker.counters().dispatched, 3);
     assert_eq!(scene.broker.gauges(scene.now), Gauges { in_work: 2, busy: 2, ..Gauges::default() });
 }
 
@@ -172,7 +172,7 @@ fn a_message_goes_to_the_worker_that_has_waited_longest_and_its_answer_comes_bac
 fn a_message_goes_to_the_worker_that_has_the_sessions_of_its_recipients_open() {
     let mut scene = Scene::with_workers(&[1, 2, 3]);
     let mut serve = |id: u64, to: &[&str]| {
-        let (worker, address, _) = one_work(scene.hand(id, to));
+        let (worker, address, _) = one_work(scene.submit(id, to));
         assert_eq!(one_answer(scene.reply(worker, &address, frame(&delivered(u128::from(id), to.len())))).0, id);
         worker
     };
@@ -190,15 +190,15 @@ fn a_message_goes_to_the_worker_that_has_the_sessions_of_its_recipients_open() {
 #[test]
 fn a_message_does_not_wait_for_the_worker_that_has_its_session_while_another_is_ready() {
     let mut scene = Scene::with_workers(&[1, 2]);
-    assert_eq!(one_work(scene.hand(10, &["a@x"])).0, 1);
-    assert_eq!(one_work(scene.hand(11, &["a@x"])).0, 2);
+    assert_eq!(one_work(scene.submit(10, &["a@x"])).0, 1);
+    assert_eq!(one_work(scene.submit(11, &["a@x"])).0, 2);
 }
 
 #[test]
 fn who_asks_is_reported_whether_anything_is_under_way() {
     let mut scene = Scene::with_workers(&[1, 2]);
     assert!(scene.broker.is_idle());
-    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.submit(10, &["a@x"]));
     assert!(!scene.broker.is_idle());
     one_answer(scene.reply(1, &address, frame(&delivered(10, 1))));
     assert!(scene.broker.is_idle());
@@ -208,7 +208,7 @@ fn who_asks_is_reported_whether_anything_is_under_way() {
 fn what_is_held_what_waits_and_what_is_at_work_are_counted_apart() {
     let mut scene = Scene::with_workers(&[1]);
     for id in [10, 11, 12] {
-        scene.hand(id, &["a@x"]);
+        scene.submit(id, &["a@x"]);
     }
     scene.say(5, &deliver(13, &["d@x"]));
     let gauges = Gauges { in_work: 1, queued: 2, held: 1, busy: 1, ..Gauges::default() };
@@ -228,7 +228,7 @@ fn a_heartbeat_that_is_two_seconds_late_is_counted_each_second_but_not_while_the
 #[test]
 fn a_broker_that_is_a_second_late_each_time_ends_who_is_silent_all_the_same() {
     let mut scene = Scene::with_workers(&[1]);
-    one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.submit(10, &["a@x"]));
     let mut actions = Vec::new();
     for _ in 0..5 {
         scene.now += 2 * SECOND;
@@ -240,8 +240,8 @@ fn a_broker_that_is_a_second_late_each_time_ends_who_is_silent_all_the_same() {
 #[test]
 fn a_heartbeat_does_not_make_a_worker_ready() {
     let mut scene = Scene::with_workers(&[1]);
-    one_work(scene.hand(10, &["a@x"]));
-    assert_eq!(scene.hand(11, &["b@x"]), []);
+    one_work(scene.submit(10, &["a@x"]));
+    assert_eq!(scene.submit(11, &["b@x"]), []);
     assert_eq!(scene.beat(1), []);
     // READY during a delivery does not make a worker ready, nor does a heartbeat without a READY before.
     assert_eq!(scene.ready(1), []);
@@ -262,7 +262,7 @@ fn workers_hear_a_heartbeat_each_second() {
 #[test]
 fn a_worker_that_ends_costs_its_message_a_deferral_at_once_and_no_other_worker_gets_it() {
     let mut scene = Scene::with_workers(&[1, 2]);
-    one_work(scene.hand(10, &["a@x", "b@x"]));
+    one_work(scene.submit(10, &["a@x", "b@x"]));
     let actions = scene.handle(Event::WorkerGone { connection: ConnectionId(1) });
     assert_eq!(one_answer(actions), (10, vec!["4.3.0".into(); 2]));
     assert_eq!(scene.pass(300, &[2]), []);
@@ -272,10 +272,10 @@ fn a_worker_that_ends_costs_its_message_a_deferral_at_once_and_no_other_worker_g
 #[test]
 fn a_silent_worker_gets_nothing_new_and_is_ended_after_ten_seconds() {
     let mut scene = Scene::with_workers(&[1, 2]);
-    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.submit(10, &["a@x"]));
     // After three seconds without heartbeats, new messages wait. The delivery in progress is not answered yet.
     assert_eq!(scene.pass(3, &[]), []);
-    assert_eq!(scene.hand(11, &["b@x"]), []);
+    assert_eq!(scene.submit(11, &["b@x"]), []);
     let gauges = scene.broker.gauges(scene.now);
     assert_eq!((gauges.ready, gauges.silent), (0, 2));
     // The second worker sends a heartbeat, and gets the message.
@@ -298,7 +298,7 @@ fn clone(action: &Action) -> Action {
 #[test]
 fn a_worker_that_is_back_before_ten_seconds_answers_its_message() {
     let mut scene = Scene::with_workers(&[1]);
-    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.submit(10, &["a@x"]));
     assert_eq!(scene.pass(9, &[]), []);
     assert_eq!(one_answer(scene.reply(1, &address, frame(&delivered(10, 1)))), (10, vec!["2.0.0".into()]));
 }
@@ -306,7 +306,7 @@ fn a_worker_that_is_back_before_ten_seconds_answers_its_message() {
 #[test]
 fn no_worker_is_blamed_for_a_time_in_which_the_broker_itself_did_not_run() {
     let mut scene = Scene::with_workers(&[1]);
-    one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.submit(10, &["a@x"]));
     scene.now += 60 * SECOND;
     let actions = scene.broker.tick(scene.now);
     assert_eq!(actions, [Action::Beat { connection: ConnectionId(1) }]);
@@ -321,7 +321,7 @@ fn a_delivery_that_goes_on_past_its_deadline_is_ended_with_its_worker() {
     let mut request = Box::new(request(10, &["a@x"]));
     request.time_left_ms = 20_000;
     let body = Body::Memory(BYTES.to_vec());
-    one_work(scene.handle(Event::Handed { id: LocalId(10), request, body }));
+    one_work(scene.handle(Event::Submitted { id: LocalId(10), request, body }));
     assert_eq!(scene.pass(24, &[1]), []);
     let actions = scene.pass(1, &[1]);
     assert_eq!(actions[0], Action::EndWorker { connection: ConnectionId(1), pid: Some(1) });
@@ -343,7 +343,7 @@ fn an_address_and_its_extensions_are_one_user() {
 #[test]
 fn what_waits_for_too_long_is_deferred_by_congestion() {
     let mut scene = Scene::new();
-    assert_eq!(scene.hand(10, &["a@x", "b@x"]), []);
+    assert_eq!(scene.submit(10, &["a@x", "b@x"]), []);
     assert_eq!(scene.pass(29, &[]), []);
     assert_eq!(one_answer(scene.pass(1, &[])), (10, vec!["4.4.5".into(); 2]));
     assert_eq!(scene.ready(1), []);
@@ -355,7 +355,7 @@ fn a_message_with_little_time_waits_for_half_of_it() {
     let mut scene = Scene::new();
     let mut request = Box::new(request(10, &["a@x"]));
     request.time_left_ms = 4_000;
-    assert_eq!(scene.handle(Event::Handed { id: LocalId(1), request, body: Body::Memory(BYTES.to_vec()) }), []);
+    assert_eq!(scene.handle(Event::Submitted { id: LocalId(1), request, body: Body::Memory(BYTES.to_vec()) }), []);
     assert_eq!(scene.broker.next_tick(), scene.now + SECOND);
     assert_eq!(scene.pass(1, &[]), []);
     assert_eq!(one_answer(scene.pass(1, &[])).1, ["4.4.5"]);
@@ -364,7 +364,7 @@ fn a_message_with_little_time_waits_for_half_of_it() {
 #[test]
 fn what_it_has_waited_is_taken_off_the_time_of_its_delivery() {
     let mut scene = Scene::new();
-    scene.hand(10, &["a@x"]);
+    scene.submit(10, &["a@x"]);
     scene.pass(12, &[]);
     let (_, _, header) = one_work(scene.ready(1));
     assert_eq!(header, Header::Deliver(Request { time_left_ms: 228_000, ..request(10, &["a@x"]) }));
@@ -373,18 +373,18 @@ fn what_it_has_waited_is_taken_off_the_time_of_its_delivery() {
     let mut scene = Scene::with_workers(&[1]);
     let endless = Request { time_left_ms: u64::MAX, ..request(10, &["a@x"]) };
     let body = Body::Memory(BYTES.to_vec());
-    let (_, _, header) = one_work(scene.handle(Event::Handed { id: LocalId(1), request: Box::new(endless), body }));
+    let (_, _, header) = one_work(scene.handle(Event::Submitted { id: LocalId(1), request: Box::new(endless), body }));
     assert_eq!(header, Header::Deliver(request(10, &["a@x"])));
 }
 
 #[test]
 fn no_more_messages_for_one_recipient_are_at_work_than_allowed_and_others_overtake() {
     let mut scene = Scene::with_workers(&[1, 2, 3, 4]);
-    let (first, address, _) = one_work(scene.hand(10, &["a@x"]));
-    one_work(scene.hand(11, &["A@X", "c@x"]));
-    assert_eq!(scene.hand(12, &["a@X", "A@x"]), []);
-    assert_eq!(scene.hand(13, &["a@x"]), []);
-    let (_, _, overtaking) = one_work(scene.hand(14, &["b@x", "b@X"]));
+    let (first, address, _) = one_work(scene.submit(10, &["a@x"]));
+    one_work(scene.submit(11, &["A@X", "c@x"]));
+    assert_eq!(scene.submit(12, &["a@X", "A@x"]), []);
+    assert_eq!(scene.submit(13, &["a@x"]), []);
+    let (_, _, overtaking) = one_work(scene.submit(14, &["b@x", "b@X"]));
     assert_eq!(overtaking, deliver(14, &["b@x", "b@X"]));
     // When one delivery ends, the first waiting message starts.
     let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
@@ -395,10 +395,10 @@ fn no_more_messages_for_one_recipient_are_at_work_than_allowed_and_others_overta
 #[test]
 fn a_message_to_several_goes_to_the_others_where_one_of_them_has_too_many_at_work() {
     let mut scene = Scene::with_workers(&[1, 2, 3]);
-    one_work(scene.hand(10, &["a@x"]));
-    one_work(scene.hand(11, &["a@x"]));
+    one_work(scene.submit(10, &["a@x"]));
+    one_work(scene.submit(11, &["a@x"]));
     // Most recipients are available soon, so the message waits for a moment, and others overtake it.
-    assert_eq!(scene.hand(12, &["d@x", "A@x", "e@x", "a@x"]), []);
+    assert_eq!(scene.submit(12, &["d@x", "A@x", "e@x", "a@x"]), []);
     assert_eq!(scene.pass(4, &[1, 2, 3]), []);
     assert_eq!(scene.broker.next_tick(), scene.now + SECOND);
     let (worker, address, header) = one_work(scene.pass(1, &[1, 2, 3]));
@@ -410,7 +410,7 @@ fn a_message_to_several_goes_to_the_others_where_one_of_them_has_too_many_at_wor
     let answer = one_answer(scene.reply(worker, &address, frame(&delivered(12, 2))));
     assert_eq!(answer, (12, ["2.0.0", "4.4.5", "2.0.0", "4.4.5"].map(String::from).to_vec()));
     // So a mailbox that hangs occupies no more workers than its limit, no matter who the other recipients are.
-    assert_eq!(scene.hand(13, &["a@x", "d@x"]), []);
+    assert_eq!(scene.submit(13, &["a@x", "d@x"]), []);
     let (worker, address, _) = one_work(scene.pass(5, &[1, 2, 3]));
     // A reply with results for recipients that were left out is invalid.
     let answer = one_answer(scene.reply(worker, &address, frame(&delivered(13, 2))));
@@ -421,9 +421,9 @@ fn a_message_to_several_goes_to_the_others_where_one_of_them_has_too_many_at_wor
 #[test]
 fn a_message_to_several_is_whole_where_its_recipients_have_their_turn_in_time() {
     let mut scene = Scene::with_workers(&[1, 2, 3]);
-    let (first, address, _) = one_work(scene.hand(10, &["a@x"]));
-    one_work(scene.hand(11, &["a@x"]));
-    assert_eq!(scene.hand(12, &["d@x", "a@x"]), []);
+    let (first, address, _) = one_work(scene.submit(10, &["a@x"]));
+    one_work(scene.submit(11, &["a@x"]));
+    assert_eq!(scene.submit(12, &["d@x", "a@x"]), []);
     scene.pass(4, &[1, 2, 3]);
     let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
     let works: Vec<_> = actions.into_iter().filter(|action| matches!(action, Action::Work { .. })).collect();
@@ -435,10 +435,10 @@ fn a_message_to_several_is_whole_where_its_recipients_have_their_turn_in_time() 
 #[test]
 fn a_message_to_those_alone_who_have_too_many_at_work_waits_no_longer_than_one_to_others_too() {
     let mut scene = Scene::with_workers(&[1, 2, 3]);
-    let (first, address, _) = one_work(scene.hand(10, &["a@x"]));
-    one_work(scene.hand(11, &["a@x"]));
+    let (first, address, _) = one_work(scene.submit(10, &["a@x"]));
+    one_work(scene.submit(11, &["a@x"]));
     scene.now += SECOND / 2;
-    assert_eq!(scene.hand(12, &["a@x", "A@x"]), []);
+    assert_eq!(scene.submit(12, &["a@x", "A@x"]), []);
     scene.now += SECOND / 2;
     assert_eq!(scene.broker.tick(scene.now).len(), 3);
     assert_eq!(scene.pass(4, &[1, 2, 3]), []);
@@ -449,13 +449,13 @@ fn a_message_to_those_alone_who_have_too_many_at_work_waits_no_longer_than_one_t
     assert!(scene.broker.next_tick() > scene.now);
     assert_eq!(scene.broker.counters().waited_too_long, 1);
     // The recipient becomes available in time.
-    assert_eq!(scene.hand(13, &["a@x"]), []);
+    assert_eq!(scene.submit(13, &["a@x"]), []);
     assert_eq!(scene.pass(4, &[1, 2, 3]), []);
     let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
     assert!(matches!(actions[..], [Action::Answer { .. }, Action::Work { .. }]), "{actions:?}");
     // A message without a ready worker waits for a worker.
-    scene.hand(14, &["b@x"]);
-    assert_eq!(scene.hand(15, &["a@x"]), []);
+    scene.submit(14, &["b@x"]);
+    assert_eq!(scene.submit(15, &["a@x"]), []);
     assert_eq!(scene.pass(29, &[1, 2, 3]), []);
     assert_eq!(one_answer(scene.pass(1, &[1, 2, 3])).0, 15);
 }
@@ -464,10 +464,10 @@ fn a_message_to_those_alone_who_have_too_many_at_work_waits_no_longer_than_one_t
 #[test]
 fn a_message_to_several_with_little_time_goes_to_the_others_at_the_end_of_it() {
     let mut scene = Scene::with_workers(&[1, 2, 3]);
-    one_work(scene.hand(10, &["a@x"]));
-    one_work(scene.hand(11, &["a@x"]));
+    one_work(scene.submit(10, &["a@x"]));
+    one_work(scene.submit(11, &["a@x"]));
     let request = Box::new(Request { time_left_ms: 4_000, ..request(12, &["d@x", "a@x"]) });
-    assert_eq!(scene.handle(Event::Handed { id: LocalId(12), request, body: Body::Memory(BYTES.to_vec()) }), []);
+    assert_eq!(scene.handle(Event::Submitted { id: LocalId(12), request, body: Body::Memory(BYTES.to_vec()) }), []);
     let Header::Deliver(Request { recipients, time_left_ms, .. }) = one_work(scene.pass(1, &[1, 2, 3])).2 else {
         panic!("no request")
     };
@@ -479,16 +479,16 @@ fn the_broker_is_due_when_the_patience_with_a_busy_mailbox_is_over_between_two_h
     let half = SECOND / 2;
     let mut scene = Scene::with_workers(&[1, 2, 3]);
     for id in [10, 11] {
-        one_work(scene.hand(id, &["a@x"]));
+        one_work(scene.submit(id, &["a@x"]));
     }
     scene.now += half;
-    assert_eq!(scene.hand(12, &["d@x", "a@x"]), []);
+    assert_eq!(scene.submit(12, &["d@x", "a@x"]), []);
     scene.now += half;
     assert_eq!(scene.broker.tick(scene.now).len(), 3, "a heartbeat for each");
     scene.pass(4, &[1, 2, 3]);
     assert_eq!(scene.broker.next_tick(), scene.now + half);
     // If no worker is ready then, the next action is the next heartbeat.
-    one_work(scene.hand(13, &["e@x"]));
+    one_work(scene.submit(13, &["e@x"]));
     scene.now += half;
     assert_eq!(scene.broker.tick(scene.now), []);
     assert_eq!(scene.broker.next_tick(), scene.now + half);
@@ -507,7 +507,7 @@ fn one_delivery_tells_of_the_database_for_all() {
         (11, DatabaseState::NotAsked, Some("the database cannot be reached")),
         (12, DatabaseState::There, None),
     ] {
-        let (_, address, _) = one_work(scene.hand(id, &["a@x"]));
+        let (_, address, _) = one_work(scene.submit(id, &["a@x"]));
         one_answer(scene.reply(1, &address, found(id, says)));
         assert_eq!(scene.broker.database_away(), known);
     }
@@ -529,10 +529,10 @@ fn an_answer_that_is_none_puts_the_message_off_and_its_worker_gets_no_more_of_ou
         untellable,
     ] {
         let mut scene = Scene::with_workers(&[1]);
-        let (_, address, _) = one_work(scene.hand(10, &["a@x", "b@x"]));
+        let (_, address, _) = one_work(scene.submit(10, &["a@x", "b@x"]));
         assert_eq!(one_answer(scene.reply(1, &address, wrong)), (10, vec!["4.3.0".into(); 2]));
         assert_eq!(scene.broker.counters().wrong_answers, 1);
-        assert_eq!(scene.hand(11, &["c@x"]), []);
+        assert_eq!(scene.submit(11, &["c@x"]), []);
         // READY on the same connection changes nothing. On a new connection it announces a new worker.
         assert_eq!(scene.ready(1), []);
         assert_eq!(one_work(scene.ready(2)).0, 2);
@@ -544,17 +544,17 @@ fn a_worker_that_leaves_gets_nothing_more_and_its_connection_is_closed() {
     let close = || Action::CloseWorker { connection: ConnectionId(1) };
     // The worker reports its end with its reply.
     let mut scene = Scene::with_workers(&[1]);
-    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.submit(10, &["a@x"]));
     let actions = scene.reply(1, &address, frame(&leaving(10, 1)));
     assert!(matches!(actions.as_slice(), [Action::Answer { .. }, last] if *last == close()), "{actions:?}");
-    assert_eq!(scene.hand(11, &["a@x"]), []);
+    assert_eq!(scene.submit(11, &["a@x"]), []);
     // The worker reports its end while it is idle.
     let mut scene = Scene::with_workers(&[1]);
     assert_eq!(scene.reply(1, b"leaving", frame(&leaving(0, 0))), [close()]);
-    assert_eq!(scene.hand(11, &["a@x"]), []);
+    assert_eq!(scene.submit(11, &["a@x"]), []);
     // The worker reports its end while a message is on its way. It still delivers that message.
     let mut scene = Scene::with_workers(&[1]);
-    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.submit(10, &["a@x"]));
     assert_eq!(scene.reply(1, b"leaving", frame(&leaving(0, 0))), []);
     let actions = scene.reply(1, &address, frame(&delivered(10, 1)));
     assert!(matches!(actions.as_slice(), [Action::Answer { .. }, last] if *last == close()), "{actions:?}");
@@ -563,7 +563,7 @@ fn a_worker_that_leaves_gets_nothing_more_and_its_connection_is_closed() {
 #[test]
 fn an_answer_to_the_broker_before_this_one_is_nobodys() {
     let mut scene = Scene::with_workers(&[1]);
-    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.submit(10, &["a@x"]));
     let other = [&6_u64.to_be_bytes()[..], &address[8..]].concat();
     assert_eq!(scene.reply(1, &other, frame(&delivered(10, 1))), []);
     assert_eq!(one_answer(scene.reply(1, &address, frame(&delivered(10, 1)))).0, 10);
@@ -572,8 +572,8 @@ fn an_answer_to_the_broker_before_this_one_is_nobodys() {
 #[test]
 fn a_broker_that_is_stopped_delivers_what_waits_while_there_are_workers_and_defers_the_rest() {
     let mut scene = Scene::with_workers(&[1]);
-    let (_, first, _) = one_work(scene.hand(10, &["a@x"]));
-    scene.hand(11, &["b@x"]);
+    let (_, first, _) = one_work(scene.submit(10, &["a@x"]));
+    scene.submit(11, &["b@x"]);
     scene.say(5, &deliver(12, &["c@x"]));
     // A request without GO is deferred.
     let actions = scene.handle(Event::Stop);
@@ -582,7 +582,7 @@ fn a_broker_that_is_stopped_delivers_what_waits_while_there_are_workers_and_defe
     let actions = scene.reply(1, &first, frame(&delivered(10, 1)));
     let [Action::Answer { .. }, Action::Work { address, .. }] = actions.as_slice() else { panic!("{actions:?}") };
     // The LMTP server was just receiving this message.
-    assert_eq!(scene.hand(13, &["d@x"]), []);
+    assert_eq!(scene.submit(13, &["d@x"]), []);
     let actions = scene.reply(1, address, frame(&leaving(11, 1)));
     let answers: Vec<_> = actions.iter().filter(|action| matches!(action, Action::Answer { .. })).map(clone).collect();
     assert_eq!(answers.len(), 2);

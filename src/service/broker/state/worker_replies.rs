@@ -34,7 +34,7 @@ impl Broker {
         let Some(job) = self.jobs.get(&id) else { return false };
         if let Payload::Opaque(_) = job.what {
             if let Some(ReplyTo::Client(connection)) = self.take(id).map(|job| job.asker) {
-                self.actions.push(Action::Tell { connection, body });
+                self.actions.push(Action::SendToClient { connection, body });
             }
             return false;
         }

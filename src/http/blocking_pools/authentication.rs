@@ -3,7 +3,7 @@
 //! A query for a credential that was valid within the last hour counts as a query of its client. All other credentials have a
 //! pool of their own, and each client address has a budget of failures. Once the budget is used up, the database is not queried.
 
-use super::{Blocking, Unanswered, whole};
+use super::{Blocking, QueryFailure, whole};
 use crate::base::blocking_pool::{Length, asked_by};
 use crate::base::http_connections::HttpConnection;
 use crate::database::DatabaseError;
@@ -44,7 +44,7 @@ pub(crate) enum NotAuthenticated {
     #[error("too many failures of this address")]
     TooManyFailures { wait: Duration },
     #[error(transparent)]
-    Unanswered(#[from] Unanswered),
+    QueryFailure(#[from] QueryFailure),
 }
 
 /// What this process remembers of clients and their credentials.
@@ -109,7 +109,7 @@ impl Blocking {
         let was_valid = valid_for.is_some();
         let found = if let Some(client) = valid_for {
             // The query counts for its client: otherwise a client with many fast requests could fill the queue of all others.
-            asked_by(client, self.ask(work)).await
+            asked_by(client, self.query(work)).await
         } else {
             // The failure is taken before the database is queried, since many requests may arrive at once.
             let taken = self.memory().take(caller.address, Instant::now());
@@ -117,8 +117,10 @@ impl Blocking {
                 self.failed(caller);
                 return Err(NotAuthenticated::TooManyFailures { wait });
             }
-            self.ask_in(&self.0.unknown_credentials, Length::Short, self.0.patience, |_, database, _| work(database))
-                .await
+            self.query_with(&self.0.unknown_credentials, Length::Short, self.0.patience, |_, database, _| {
+                work(database)
+            })
+            .await
         };
         if !matches!(found, Ok(None)) && !was_valid {
             self.memory().give_back(caller.address);

@@ -12,7 +12,7 @@ pub(super) const NOT_CALLED: &str = "not called: its host has no public address,
 
 /// Why there is no answer. Each variant holds the text for the log.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(super) enum Unanswered {
+pub(super) enum RequestFailure {
     /// The receiver has failed.
     #[error("{0}")]
     Failed(String),
@@ -27,7 +27,7 @@ pub(super) enum Unanswered {
     NotTried(String),
 }
 
-impl Unanswered {
+impl RequestFailure {
     /// The lookup of the host has failed.
     pub(super) fn looking_up(error: &io::Error) -> Self {
         Self::of("looking up its host", error, Self::NotCalled)
@@ -103,7 +103,7 @@ impl Outage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Unanswered::{Failed, NotCalled, NotTried, Unreachable};
+    use RequestFailure::{Failed, NotCalled, NotTried, Unreachable};
 
     fn os(errno: Errno) -> io::Error {
         io::Error::from_raw_os_error(errno.raw_os_error())
@@ -112,16 +112,16 @@ mod tests {
     #[test]
     fn what_this_machine_lacks_is_not_the_receivers_failure() {
         for lacks in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
-            assert!(matches!(Unanswered::connecting(&os(lacks)), NotTried(_)), "{lacks}");
-            assert!(matches!(Unanswered::looking_up(&os(lacks)), NotTried(_)), "{lacks}");
+            assert!(matches!(RequestFailure::connecting(&os(lacks)), NotTried(_)), "{lacks}");
+            assert!(matches!(RequestFailure::looking_up(&os(lacks)), NotTried(_)), "{lacks}");
         }
         for unreachable in [Errno::NETUNREACH, Errno::HOSTUNREACH, Errno::NETDOWN] {
-            assert!(matches!(Unanswered::connecting(&os(unreachable)), Unreachable(_)), "{unreachable}");
+            assert!(matches!(RequestFailure::connecting(&os(unreachable)), Unreachable(_)), "{unreachable}");
         }
         for receivers in [Errno::CONNREFUSED, Errno::CONNRESET, Errno::TIMEDOUT] {
-            assert!(matches!(Unanswered::connecting(&os(receivers)), Failed(_)), "{receivers}");
+            assert!(matches!(RequestFailure::connecting(&os(receivers)), Failed(_)), "{receivers}");
         }
-        let said = |text: &str| Unanswered::looking_up(&io::Error::other(text.to_owned()));
+        let said = |text: &str| RequestFailure::looking_up(&io::Error::other(text.to_owned()));
         let gai = "failed to lookup address information:";
         assert!(matches!(said(&format!("{gai} Temporary failure in name resolution")), Unreachable(_)));
         assert!(matches!(said(&format!("{gai} Name or service not known")), NotCalled(_)));

@@ -77,14 +77,14 @@ struct Inner {
 
 /// Why the ledger gave no answer.
 #[derive(Debug, Error)]
-pub enum Unanswered {
+pub enum QueryFailure {
     #[error("the database has not answered: {0}")]
     Rejected(#[from] Rejected),
     #[error(transparent)]
     Database(#[from] DatabaseError),
 }
 
-impl Unanswered {
+impl QueryFailure {
     /// Whether a retry a little later may help.
     #[must_use]
     pub fn may_pass(&self) -> bool {
@@ -121,62 +121,62 @@ impl Blocking {
     ///
     /// # Errors
     /// If there is no answer in time, or if the database fails.
-    pub async fn ask<T: Send + 'static>(
+    pub async fn query<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
-    ) -> Result<T, Unanswered> {
-        self.ask_in(&self.0.questions, Length::Short, self.0.patience, |_, database, _| work(database)).await
+    ) -> Result<T, QueryFailure> {
+        self.query_with(&self.0.questions, Length::Short, self.0.patience, |_, database, _| work(database)).await
     }
 
-    /// Like [`ask`](Self::ask), for long queries: few of them run at once, and each may take `patience`.
+    /// Like [`query`](Self::query), for long queries: few of them run at once, and each may take `patience`.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask).
-    pub async fn ask_long<T: Send + 'static>(
+    /// As [`query`](Self::query).
+    pub async fn query_long<T: Send + 'static>(
         &self,
         patience: Duration,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
-    ) -> Result<T, Unanswered> {
-        self.ask_in(&self.0.questions, Length::Long, patience, |_, database, _| work(database)).await
+    ) -> Result<T, QueryFailure> {
+        self.query_with(&self.0.questions, Length::Long, patience, |_, database, _| work(database)).await
     }
 
-    /// Like [`ask`](Self::ask), for work of another kind that also reads the ledger, within `patience` and the deadline of a
+    /// Like [`query`](Self::query), for work of another kind that also reads the ledger, within `patience` and the deadline of a
     /// delivery.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask).
-    pub(crate) async fn ask_by<T: Send + 'static>(
+    /// As [`query`](Self::query).
+    pub(crate) async fn query_in_pool<T: Send + 'static>(
         &self,
         kind: Work,
         patience: Duration,
         work: impl FnOnce(&Site, &mut dyn Database, Deadline) -> Result<T, DatabaseError> + Send + 'static,
-    ) -> Result<T, Unanswered> {
-        self.ask_in(self.pool(kind), Length::Short, patience.min(self.0.site.deadline()), work).await
+    ) -> Result<T, QueryFailure> {
+        self.query_with(self.pool(kind), Length::Short, patience.min(self.0.site.deadline()), work).await
     }
 
-    async fn ask_in<T: Send + 'static>(
+    async fn query_with<T: Send + 'static>(
         &self,
         pool: &BlockingPool,
         length: Length,
         patience: Duration,
         work: impl FnOnce(&Site, &mut dyn Database, Deadline) -> Result<T, DatabaseError> + Send + 'static,
-    ) -> Result<T, Unanswered> {
+    ) -> Result<T, QueryFailure> {
         let inner = Arc::clone(&self.0);
-        let answer = pool.run(length, patience, move |deadline, tell| {
+        let answer = pool.run(length, patience, move |deadline, result| {
             let mut session = match inner.session(deadline) {
                 Ok(session) => session,
-                Err(problem) => return drop(tell.send(Err(problem))),
+                Err(problem) => return drop(result.send(Err(problem))),
             };
             let answer = work(&inner.site, session.as_mut(), deadline);
             let sound = answer.is_ok();
             // The caller may have stopped waiting.
-            drop(tell.send(answer));
+            drop(result.send(answer));
             // A session is kept only after a success: after an error, its state is unknown.
             if let Some(idle) = sound.then(|| Idle::after(session)).flatten() {
                 whole(&inner.resting).push((idle, Instant::now()));
             }
         });
-        let answer: Result<T, Unanswered> = async { Ok(answer.await??) }.await;
+        let answer: Result<T, QueryFailure> = async { Ok(answer.await??) }.await;
         if let Err(problem) = &answer
             && whole(&self.0.clients).may_log(Instant::now())
         {
@@ -197,8 +197,8 @@ impl Blocking {
         work: impl FnOnce(&Site, Deadline) -> T + Send + 'static,
     ) -> Result<T, Rejected> {
         let inner = Arc::clone(&self.0);
-        let done = self.pool(kind).run(Length::Short, patience.min(inner.site.deadline()), move |deadline, tell| {
-            drop(tell.send(work(&inner.site, deadline)));
+        let done = self.pool(kind).run(Length::Short, patience.min(inner.site.deadline()), move |deadline, result| {
+            drop(result.send(work(&inner.site, deadline)));
         });
         done.await
     }

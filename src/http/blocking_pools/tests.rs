@@ -20,11 +20,11 @@ fn a_question_that_fails_or_panics_leaves_the_threads_for_others() {
     let blocking = blocking(directory.path(), LONG);
     run(async {
         for _ in 0..QUESTIONS * 2 {
-            let failed = blocking.ask(|database| database.select("asking", "SELECT nothing", &[])).await;
-            assert!(matches!(failed, Err(Unanswered::Database(_))), "{failed:?}");
-            let panicked: Result<(), _> = blocking.ask(|_| panic!("as a bug would")).await;
-            assert!(matches!(panicked, Err(Unanswered::Rejected(Rejected::Failed))), "{panicked:?}");
-            let rows = blocking.ask(|database| database.select("asking", "SELECT 1", &[])).await.unwrap();
+            let failed = blocking.query(|database| database.select("asking", "SELECT nothing", &[])).await;
+            assert!(matches!(failed, Err(QueryFailure::Database(_))), "{failed:?}");
+            let panicked: Result<(), _> = blocking.query(|_| panic!("as a bug would")).await;
+            assert!(matches!(panicked, Err(QueryFailure::Rejected(Rejected::Failed))), "{panicked:?}");
+            let rows = blocking.query(|database| database.select("asking", "SELECT 1", &[])).await.unwrap();
             assert_eq!(rows[0].text(0), Some("1"));
         }
     });
@@ -48,7 +48,7 @@ impl Gate {
     }
 }
 
-type Answer = tokio::task::JoinHandle<Result<(), Unanswered>>;
+type Answer = tokio::task::JoinHandle<Result<(), QueryFailure>>;
 
 /// Starts more queries than can run and wait at once. None is answered before the gate is opened.
 fn ask_at_once(blocking: &Blocking, gate: &Arc<Gate>, client: Option<&'static str>) -> Vec<Answer> {
@@ -60,8 +60,8 @@ fn ask_at_once(blocking: &Blocking, gate: &Arc<Gate>, client: Option<&'static st
         };
         tokio::spawn(async move {
             match client {
-                Some(client) => asked_by(client.into(), blocking.ask(question)).await,
-                None => blocking.ask(question).await,
+                Some(client) => asked_by(client.into(), blocking.query(question)).await,
+                None => blocking.query(question).await,
             }
         })
     };
@@ -77,12 +77,12 @@ async fn until(is_so: impl Fn() -> bool) {
 async fn others_are_answered(blocking: &Blocking) {
     for _ in 0..QUESTIONS * 2 {
         let rows = |database: &mut dyn Database| database.select("asking", "SELECT 1", &[]);
-        let found = asked_by("another".into(), blocking.ask(rows)).await.unwrap();
+        let found = asked_by("another".into(), blocking.query(rows)).await.unwrap();
         assert_eq!(found[0].text(0), Some("1"));
     }
 }
 
-async fn all(answers: Vec<Answer>) -> Vec<Result<(), Unanswered>> {
+async fn all(answers: Vec<Answer>) -> Vec<Result<(), QueryFailure>> {
     let mut all = Vec::new();
     for answer in answers {
         all.push(answer.await.unwrap());
@@ -148,7 +148,7 @@ fn slow_work_leaves_half_of_the_threads_to_quick_work_of_any_client() {
                 gate.pass();
                 Ok(())
             };
-            let long = async move { blocking.ask_long(Duration::from_mins(3), question).await };
+            let long = async move { blocking.query_long(Duration::from_mins(3), question).await };
             tokio::spawn(asked_by(number.to_string(), long))
         };
         let slow: Vec<Answer> = (0..QUESTIONS * 2).map(ask).collect();
@@ -170,9 +170,9 @@ fn who_waits_for_too_long_hears_so() {
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
     // At least the queries that got no thread are busy. On a slow disk, creating the database may keep a thread for all of this
     // time. The query of that thread then gets a database error.
-    let busy = |answer: &&Result<_, _>| matches!(answer, Err(Unanswered::Rejected(Rejected::Busy)));
+    let busy = |answer: &&Result<_, _>| matches!(answer, Err(QueryFailure::Rejected(Rejected::Busy)));
     assert!(answers.iter().filter(busy).count() >= (WAITING - QUESTIONS) as usize, "{answers:?}");
-    assert!(answers.iter().flat_map(|answer| answer.as_ref().err()).all(Unanswered::may_pass), "{answers:?}");
+    assert!(answers.iter().flat_map(|answer| answer.as_ref().err()).all(QueryFailure::may_pass), "{answers:?}");
 }
 
 #[test]
@@ -198,14 +198,14 @@ fn what_is_read_for_people_holds_up_no_other_work_however_long_it_takes() {
 #[test]
 fn redeliveries_are_reported_to_end_and_are_waited_for() {
     let blocking = blocking("/nowhere".as_ref(), LONG);
-    let (tell, printed) = channel();
+    let (sender, printed) = channel();
     for _ in 0..REDELIVERIES {
-        let tell = tell.clone();
+        let sender = sender.clone();
         let begun = blocking.begin_redelivery(move |_, stop| {
             while !stop.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
         assert_eq!(begun, Ok(()));
     }
