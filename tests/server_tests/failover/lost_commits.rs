@@ -155,7 +155,7 @@ fn what_is_said_to_be_restored_is_looked_for(engine: Engine) {
     assert_eq!(scene.database.count("SELECT count(*) FROM epochs"), 3);
 }
 
-/// As docs/cells.md has it of a user who moves to another cell, mailboxes and all; without the row in `epochs`, as control, what comes once
+/// As docs/split-domain.md has it of a user who moves to another site, mailboxes and all; without the row in `epochs`, as control, what comes once
 /// more is there twice.
 fn what_a_users_former_cell_has_delivered_is_looked_for(engine: Engine) {
     let (mut former, mut new) = (Scene::with(engine, &["doug"]), Scene::with(engine, &["scuba"]));

@@ -1,6 +1,6 @@
-//! Two cells, each with a database and a mail host of its own, share one domain: the recipe of docs/cells.md. Who lives in the
-//! other cell is a stranger here: mail to them goes to their cell's host, and what they write owes them nothing here. An author's
-//! copy is made in the author's own cell, where Postfix sends a copy of everything that its people write.
+//! Two sites, each with a database and a mail host of its own, share one domain: the recipe of docs/split-domain.md. Who lives in the
+//! other site is a stranger here: mail to them goes to their site's host, and what they write owes them nothing here. An author's
+//! copy is made in the author's own site, where Postfix sends a copy of everything that its people write.
 
 use crate::support::database::Engine;
 use crate::support::mail_hosts::a_site;
@@ -13,14 +13,14 @@ use std::time::Duration;
 const BORIS: &str = "boris@mail.axial.net";
 const STRANGER: &str = "anybody@gmail.example";
 
-/// A cell and its host.
-struct Cell {
+/// A site and its host.
+struct Site {
     scene: Scene,
     host: Postfix,
     members: Vec<String>,
 }
 
-impl Cell {
+impl Site {
     /// Where these live, and the mailbox that takes what they send.
     fn set_up(name: &str, host: &'static str, engine: Engine, members: &[&str]) -> Self {
         let command = format!("{OPT}/bin/maildrop_command");
@@ -44,11 +44,11 @@ impl Cell {
         Self { scene, host, members }
     }
 
-    /// Tells its Postfix who lives in the other one.
-    fn knows(&self, other: &Self) {
+    /// Writes a table of the other site's users for this site's Postfix.
+    fn route_to(&self, other: &Self) {
         let (ip, port) = other.host.address().rsplit_once(':').unwrap();
         let line = |member: &String| format!("{member} smtp:[{ip}]:{port}\n");
-        let table = self.host.write("cell-other", &other.members.iter().map(line).collect::<String>());
+        let table = self.host.write("site-other", &other.members.iter().map(line).collect::<String>());
         self.host.append_to_main_cf(&format!("transport_maps = texthash:{table}\n"));
         let ours = self.host.run("postconf", &["-h", "virtual_mailbox_maps"]);
         self.host.append_to_main_cf(&format!("virtual_mailbox_maps = {} $transport_maps\n", ours.trim()));
@@ -85,47 +85,47 @@ fn send(hosts: &[&Postfix], from: &str, to: &[&str], id: &str) {
 }
 
 #[test]
-fn an_author_of_the_other_cell_is_owed_nothing_here_and_has_one_copy_at_home() {
-    let mut a = Cell::set_up("a", "mx1", Engine::Postgres17, &["lisa", "scuba", "anna"]);
-    let mut b = Cell::set_up("b", "mx2", Engine::Mariadb118, &["boris", "doug"]);
-    a.knows(&b);
-    b.knows(&a);
+fn an_author_of_the_other_site_is_owed_nothing_here_and_has_one_copy_at_home() {
+    let mut a = Site::set_up("a", "mx1", Engine::Postgres17, &["lisa", "scuba", "anna"]);
+    let mut b = Site::set_up("b", "mx2", Engine::Mariadb118, &["boris", "doug"]);
+    a.route_to(&b);
+    b.route_to(&a);
 
-    send(&[&a.host], LISA, &["scuba", "anna", "doug", "boris"], "to both cells");
-    send(&[&a.host], LISA, &["doug"], "to the other cell");
-    send(&[&b.host], BORIS, &["scuba", "doug"], "from the other cell");
+    send(&[&a.host], LISA, &["scuba", "anna", "doug", "boris"], "to both sites");
+    send(&[&a.host], LISA, &["doug"], "to the other site");
+    send(&[&b.host], BORIS, &["scuba", "doug"], "from the other site");
     // The sender's MTA gave all of it to one host, missed the reply, and gives it all to the other.
     send(&[&a.host, &b.host], STRANGER, &["scuba", "doug", "lisa"], "twice from outside");
 
     let everything = [
         (&a, "lisa", "INBOX", vec!["twice from outside"]),
-        (&a, "lisa", "Sent", vec!["to both cells", "to the other cell"]),
-        (&a, "scuba", "INBOX", vec!["from the other cell", "to both cells", "twice from outside"]),
-        (&a, "anna", "INBOX", vec!["to both cells"]),
-        (&a, "outgoing-a", "INBOX", vec!["to both cells", "to the other cell"]),
-        (&b, "boris", "INBOX", vec!["to both cells"]),
-        (&b, "boris", "Sent", vec!["from the other cell"]),
-        (&b, "doug", "INBOX", vec!["from the other cell", "to both cells", "to the other cell", "twice from outside"]),
-        (&b, "outgoing-b", "INBOX", vec!["from the other cell"]),
+        (&a, "lisa", "Sent", vec!["to both sites", "to the other site"]),
+        (&a, "scuba", "INBOX", vec!["from the other site", "to both sites", "twice from outside"]),
+        (&a, "anna", "INBOX", vec!["to both sites"]),
+        (&a, "outgoing-a", "INBOX", vec!["to both sites", "to the other site"]),
+        (&b, "boris", "INBOX", vec!["to both sites"]),
+        (&b, "boris", "Sent", vec!["from the other site"]),
+        (&b, "doug", "INBOX", vec!["from the other site", "to both sites", "to the other site", "twice from outside"]),
+        (&b, "outgoing-b", "INBOX", vec!["from the other site"]),
     ];
     wait_for("all of it is there, and the queues are empty", Duration::from_secs(300), || {
         // What goes from one host to the other does it once: seen on neither, and again not on the first, it is nowhere.
-        let empty = [&a, &b, &a].iter().all(|cell| {
-            cell.host.flush();
-            cell.host.run("postqueue", &["-j"]).is_empty()
+        let empty = [&a, &b, &a].iter().all(|site| {
+            site.host.flush();
+            site.host.run("postqueue", &["-j"]).is_empty()
         });
         empty
             && everything
                 .iter()
-                .all(|(cell, member, mailbox, there)| cell.subjects(member, mailbox).len() >= there.len())
+                .all(|(site, member, mailbox, there)| site.subjects(member, mailbox).len() >= there.len())
     });
-    for (cell, member, mailbox, there) in &everything {
-        assert_eq!(cell.subjects(member, mailbox), *there, "{member}: {mailbox}");
+    for (site, member, mailbox, there) in &everything {
+        assert_eq!(site.subjects(member, mailbox), *there, "{member}: {mailbox}");
     }
-    // Nothing was as much as tried for an author of the other cell, and nothing is owed to anybody.
-    for (cell, author, copies) in [(&mut a, "lisa", 2), (&mut b, "boris", 1)] {
-        let user = cell.scene.user(author);
-        let database = &mut cell.scene.database;
+    // Nothing was as much as tried for an author of the other site, and nothing is owed to anybody.
+    for (site, author, copies) in [(&mut a, "lisa", 2), (&mut b, "boris", 1)] {
+        let user = site.scene.user(author);
+        let database = &mut site.scene.database;
         for table in ["copies", "attempts"] {
             let others = format!("SELECT count(*) FROM {table} WHERE role = 'sender' AND imap_user <> '{user}'");
             assert_eq!(database.count(&others), 0, "{author}: {table}");
@@ -133,7 +133,7 @@ fn an_author_of_the_other_cell_is_owed_nothing_here_and_has_one_copy_at_home() {
         assert_eq!(database.count("SELECT count(*) FROM copies WHERE role = 'sender'"), copies);
         assert_eq!(database.count("SELECT count(*) FROM copies WHERE state = 'owed'"), 0);
         assert_eq!(database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
-        let log = cell.host.log();
+        let log = site.host.log();
         for bad in ["status=bounced", "status=SOFTBOUNCE", "panic", "fatal:"] {
             assert!(!log.contains(bad), "{bad} in the log:\n{log}");
         }
