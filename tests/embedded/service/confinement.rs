@@ -64,7 +64,7 @@ fn whoever_talks_with_strangers_reaches_no_other_files_passwords_servers_or_proc
         secret.join("key")
     );
     fs::write(stage.path("config.toml"), config + &more).unwrap();
-    let all = ["front", "runner 1", "worker 1", "notify 1", "web 1"];
+    let all = ["front", "runner 1", "worker 1", "notifier 1", "web 1"];
     for who in all {
         stage.let_behave(who, "look around");
     }
@@ -109,7 +109,7 @@ fn whoever_talks_with_strangers_reaches_no_other_files_passwords_servers_or_proc
     for (who, held) in [
         ("front", front.collect::<Vec<_>>()),
         ("runner 1", runner.collect()),
-        ("notify 1", client.clone().collect()),
+        ("notifier 1", client.clone().collect()),
         ("web 1", client.collect()),
     ] {
         assert_eq!(seen(who), but_for(&held), "{who}");

@@ -52,7 +52,7 @@ fn an_unknown_role_is_said_in_one_line() {
         command.env_clear().args(["--role", "postman", "--config"]).arg(stage.path("config.toml")).output().unwrap();
     assert_eq!(ended.status.code(), Some(64), "{ended:?}");
     let said = String::from_utf8(ended.stderr).unwrap();
-    let roles = "front, worker, runner, timer, notify, web";
+    let roles = "front, worker, runner, timer, notifier, web";
     assert_eq!(said, format!("maildropd: there is no role \"postman\": the roles are {roles}\n"));
 }
 
