@@ -54,7 +54,8 @@ mod tests {
             let _awaited = (owes == "true").then(|| server_waits::for_answer(server_waits::ServerKind::Database));
             return end_the_process("this");
         }
-        let name = "service::process_watchdog::tests::an_end_while_a_server_owes_an_answer_is_a_kill_and_any_other_an_abort";
+        let name =
+            "service::process_watchdog::tests::an_end_while_a_server_owes_an_answer_is_a_kill_and_any_other_an_abort";
         for (owes, signal) in [("false", Signal::ABORT), ("true", Signal::KILL)] {
             let mut ends = Command::new(std::env::current_exe().unwrap());
             ends.args(["--exact", name]).env(OWES, owes).stdout(Stdio::null()).stderr(Stdio::null());

@@ -73,7 +73,7 @@ fn an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing(engine: En
     // The first three are asked for.
     scene
         .database
-        .execute(&format!("UPDATE notifications SET due_at = {now}, attempts = 0 WHERE event <= {}", due[2].position));
+        .execute(&format!("UPDATE notifications SET due_at = {now}, tries = 0 WHERE event <= {}", due[2].position));
     let came_of = |(due, next): (&Due, Next)| WebhookAttempt {
         position: Some(due.position),
         due_at: due.due_at,
@@ -92,11 +92,10 @@ fn an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing(engine: En
         assert!(database.settle(&settlements).unwrap().is_empty());
         let which =
             |which: &str| format!("SELECT count(*) FROM notifications WHERE event > {} AND {which}", due[2].position);
-        let asked_for =
-            format!("SELECT count(*) FROM notifications WHERE event <= {} AND attempts = 0", due[2].position);
+        let asked_for = format!("SELECT count(*) FROM notifications WHERE event <= {} AND tries = 0", due[2].position);
         assert_eq!(scene.database.count(&format!("{asked_for} AND due_at <= {now}")), 3);
-        assert_eq!(scene.database.count(&which("due_at IS NULL AND attempts = 1")), 1);
-        assert_eq!(scene.database.count(&which(&format!("due_at > {now} AND attempts = 1"))), 1);
+        assert_eq!(scene.database.count(&which("due_at IS NULL AND tries = 1")), 1);
+        assert_eq!(scene.database.count(&which(&format!("due_at > {now} AND tries = 1"))), 1);
         assert_eq!(scene.database.count(PENDING), 5);
         assert_eq!(scene.database.count("SELECT count(*) FROM notification_attempts"), 6);
     }
