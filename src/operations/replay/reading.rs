@@ -124,3 +124,16 @@ fn is_packed(bytes: &[u8]) -> bool {
     let is_bzip2 = matches!(bytes, [b'B', b'Z', b'h', b'1'..=b'9', rest @ ..] if rest.starts_with(b"1AY&SY"));
     is_bzip2 || BEGINNINGS.iter().any(|beginning| bytes.starts_with(beginning))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else the line itself would be delivered.
+    #[test]
+    fn a_line_of_failures_that_leads_to_another_is_no_message() {
+        let line = br#"{"maildrop_command_replay":1,"source":{"form":"failures","file":"/a"}}"#;
+        assert!(message_in(Form::Failures, line.to_vec()).is_err());
+        assert_eq!(message_in(Form::Message, line.to_vec()).map(|(bytes, _)| bytes), Ok(line.to_vec()));
+    }
+}
