@@ -63,7 +63,8 @@ impl From<DatabaseError> for Failure {
     fn from(error: DatabaseError) -> Self {
         let fix = match error.failure {
             DatabaseFailure::AccessDenied => {
-                "the role of database.roles.operator lacks a right: sql/*/grants-operator.sql has what people need"
+                "the role of database.roles.operator lacks a right, which sql/*/grants-operator.sql has, or the password in its \
+                 password_file is not the one that the server knows"
             }
             DatabaseFailure::Schema => "run `maildrop_command migrate` as the role that owns the tables",
             _ => "`maildrop_command check` shows the reason",

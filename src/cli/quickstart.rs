@@ -29,9 +29,9 @@ pub(crate) struct Arguments {
     /// The server that the mailboxes are on
     #[arg(long, value_name = "HOST[:PORT]")]
     imap: ServerAddress,
-    /// Which one that is
-    #[arg(long, value_enum, default_value_t = MailboxStore::Dovecot)]
-    imap_server: MailboxStore,
+    /// Which one that is; if left out, the Dovecot of this machine, or else Dovecot 2.4
+    #[arg(long, value_enum)]
+    imap_server: Option<MailboxStore>,
     /// The name by which your own filter writes Authentication-Results; the first domain, if left out
     #[arg(long, value_name = "NAME")]
     authserv_id: Option<Domain>,
@@ -49,13 +49,18 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let named = !arguments.mail_host.is_empty();
-    let has_dovecot_here = arguments.imap_server != MailboxStore::Cyrus && arguments.imap.is_on_this_machine();
+    let has_dovecot_here = arguments.imap_server != Some(MailboxStore::Cyrus) && arguments.imap.is_on_this_machine();
+    let dovecot = has_dovecot_here.then(|| dovecot_here(Deadline::after(FOR_DOVECONF))).flatten();
+    let store_here = || match &dovecot {
+        Some(dovecot) if dovecot.config_version.is_none() => MailboxStore::Dovecot23,
+        _ => MailboxStore::Dovecot,
+    };
     let answers = Answers {
-        dovecot: has_dovecot_here.then(|| dovecot_here(Deadline::after(FOR_DOVECONF))).flatten(),
+        store: arguments.imap_server.unwrap_or_else(store_here),
+        dovecot,
         domains: arguments.domain.clone(),
         database: arguments.database.clone(),
         imap: arguments.imap.clone(),
-        store: arguments.imap_server,
         authserv_id: arguments.authserv_id.clone().unwrap_or_else(|| arguments.domain[0].clone()),
         mail_hosts: if named { arguments.mail_host.clone() } else { our_addresses(&arguments.imap) },
         mail_hosts_are_named: named,

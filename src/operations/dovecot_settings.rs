@@ -66,8 +66,11 @@ pub(crate) enum MailUid {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DovecotHere {
     pub mail_uid: MailUid,
-    /// `dovecot_config_version`, which all files of one configuration must agree on.
+    /// `dovecot_config_version`, which all files of one configuration must agree on. Dovecot 2.3 has none.
     pub config_version: Option<String>,
+    /// Whether a passdb is PAM. It cannot look up a user without a password, as a master user's login does with
+    /// `result_success = continue` (Dovecot manual, "Master Users").
+    pub passwords_are_in_pam: bool,
 }
 
 /// The settings that doveconf prints; `None` if there is no doveconf.
@@ -78,7 +81,23 @@ pub(crate) fn dovecot_here(deadline: Deadline) -> Option<DovecotHere> {
     // doveconf prints this setting only among all others.
     let config_version = ask(&["-n"]).and_then(|settings| config_version_of(&settings));
     let mail_uid = mail_uid_of(&userdbs, mail_uid.trim());
-    Some(DovecotHere { mail_uid, config_version })
+    let passdbs = ask(&["-n", "passdb"]).unwrap_or_default();
+    let passwords_are_in_pam = sections(&passdbs, "passdb ").any(|(driver, _)| driver == "pam");
+    Some(DovecotHere { mail_uid, config_version, passwords_are_in_pam })
+}
+
+/// The sections that begin with this word and a space in doveconf's output: the driver of each, and its lines. In Dovecot 2.4, a section's own name is the
+/// driver if no driver is set.
+fn sections<'a>(output: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    output.split(name).skip(1).map(|section| {
+        let own_name = section.split('{').next().unwrap_or_default().trim();
+        (value_in(section, "driver").unwrap_or(own_name), section)
+    })
+}
+
+/// The value of `key = value` on a line of its own.
+fn value_in<'a>(section: &'a str, key: &str) -> Option<&'a str> {
+    section.lines().find_map(|line| Some(line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')?.trim()))
 }
 
 fn config_version_of(settings: &str) -> Option<String> {
@@ -87,20 +106,12 @@ fn config_version_of(settings: &str) -> Option<String> {
 
 fn mail_uid_of(userdbs: &str, mail_uid: &str) -> MailUid {
     let mut uids = Vec::new();
-    for userdb in userdbs.split("\nuserdb").map(|text| text.trim_start_matches("userdb")) {
-        let name = userdb.split('{').next().unwrap_or_default().trim();
-        let lines = || userdb.lines().map(str::trim);
-        let value =
-            |line: &str, key: &str| Some(line.strip_prefix(key)?.trim_start().strip_prefix('=')?.trim().to_owned());
-        // In Dovecot 2.4, the name is the driver if no driver is set.
-        let driver = lines().find_map(|line| value(line, "driver")).unwrap_or_else(|| name.to_owned());
-        match driver.as_str() {
+    for (driver, userdb) in sections(userdbs, "userdb ") {
+        match driver {
             "static" => {
-                let arguments = lines().find_map(|line| value(line, "args")).unwrap_or_default();
-                let of_arguments =
-                    || arguments.split_whitespace().find_map(|word| word.strip_prefix("uid=").map(str::to_owned));
-                let uid = lines().find_map(|line| value(line, "uid")).or_else(of_arguments);
-                uids.push(uid.unwrap_or_else(|| mail_uid.to_owned()));
+                let arguments = value_in(userdb, "args").unwrap_or_default();
+                let of_arguments = || arguments.split_whitespace().find_map(|word| word.strip_prefix("uid="));
+                uids.push(value_in(userdb, "uid").or_else(of_arguments).unwrap_or(mail_uid).to_owned());
             }
             "passwd" => return MailUid::OfEachUser,
             _ => return MailUid::Unknown,
@@ -144,6 +155,15 @@ mod tests {
             config_version_of("# 2.3.19.1 (9b53102964): /etc/dovecot/dovecot.conf\nmail_plugins = quota\n"),
             None
         );
+    }
+
+    #[test]
+    fn a_passdb_is_known_by_its_driver_or_in_2_4_by_its_name() {
+        let of_23 = "passdb {\n  args = /etc/dovecot/users\n  driver = passwd-file\n}\npassdb {\n  driver = pam\n}\n";
+        let of_24 = "passdb pam {\n}\npassdb others {\n  driver = passwd-file\n}\n";
+        for (output, drivers) in [(of_23, ["passwd-file", "pam"]), (of_24, ["pam", "passwd-file"])] {
+            assert_eq!(sections(output, "passdb ").map(|(driver, _)| driver).collect::<Vec<_>>(), drivers);
+        }
     }
 
     #[test]

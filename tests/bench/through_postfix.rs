@@ -40,8 +40,7 @@ pub fn set_up(peers: &Peers, service: &Service) {
     let site = peers.site;
     let (host, port) = &site.servers.postgres;
     let recipients = include_str!("../../postfix/pgsql-recipients.cf")
-        .replace("postfix_maps", &site.servers.role)
-        .replace("PASSWORD", &site.servers.password)
+        .replace("postfix_maps", &format!("{}:{}", site.servers.role, site.servers.password))
         .replace("/maildrop?", &format!("/{}?", site.servers.database))
         .replace("dbname = maildrop", &format!("dbname = {}", site.servers.database))
         .replace("db.axial.net", &format!("{host}:{port}"))

@@ -132,7 +132,7 @@ fn prepared(mut scene: Scene, command: &str) -> (Scene, String) {
         settings.database_password = "deliver-secret".into();
     });
     let reader = format!("reader_{}", scene.run);
-    scene.database.create_reader_of_addresses(&reader, "reader-secret");
+    scene.database.create_reader_of_addresses(&reader, postfix::READERS_PASSWORD);
     let map = recipients_map(&scene, &reader);
     (scene, map)
 }
@@ -148,7 +148,7 @@ fn recipients_map(scene: &Scene, reader: &str) -> String {
     };
     fragment
         .replace("postfix_maps", reader)
-        .replace("PASSWORD", "reader-secret")
+        .replace("PASSWORD", postfix::READERS_PASSWORD)
         .replace("/maildrop?", &format!("/{}?", database.name))
         .replace("dbname = maildrop", &format!("dbname = {}", database.name))
         .replace("db.axial.net", &format!("{host}:{port}"))

@@ -206,17 +206,18 @@ pub fn listed() -> Vec<&'static str> {
 pub const QUICKSTART: [&str; 2] = ["cargo run --release -- --embedded /tmp/maildrop-demo ", "find /tmp/maildrop-demo "];
 
 /// postfix/README.md, from step 4 on.
-const UNDER_POSTFIX: [&str; 15] = [
+const UNDER_POSTFIX: [&str; 16] = [
     "install -m 644 postfix/header-checks.maildrop /etc/postfix/maildrop-header-checks",
     "install -m 640 -g postfix postfix/pgsql-recipients.cf /etc/postfix/maildrop-recipients.cf",
+    "install -m 600 -o postfix postfix/pgsql-recipients.pgpass /etc/postfix/maildrop-recipients.pgpass",
     "postmap -q scuba@mail.axial.net pgsql:/etc/postfix/maildrop-recipients.cf",
     "cat postfix/master.cf.maildrop >>/etc/postfix/master.cf",
     "postconf -e virtual_transport=lmtp:unix:private/dovecot-lmtp",
     "postconf -e unknown_virtual_mailbox_reject_code=450",
     "grep -v '^virtual_transport' postfix/main.cf.maildrop >>/etc/postfix/main.cf",
     "postfix check && postfix reload",
-    "postconf -e 'transport_maps = inline:{scuba@mail.axial.net=maildrop:}' && postfix reload",
-    "postconf -e virtual_transport=maildrop && postconf -X transport_maps && postfix reload",
+    "postconf -e \"transport_maps = inline:{scuba@mail.axial.net=maildrop:} $(postconf -h transport_maps)\" && postfix reload",
+    "postconf -e virtual_transport=maildrop \"transport_maps = $(postconf -h transport_maps | sed 's/^inline:{[^}]*=maildrop:} *//')\" && postfix reload",
     "postconf -PX maildrop/unix/soft_bounce && postconf -X unknown_virtual_mailbox_reject_code && postfix reload",
     "mailq",
     "grep 'relay=maildrop' /var/log/mail.log",

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// The folder that both mail hosts see as `/opt/maildrop`: programs and configuration files for them.
 pub const OPT: &str = "/opt/maildrop";
 
+/// The password of the role of [`Values::recipients_map`].
+pub const READERS_PASSWORD: &str = "reader-secret";
+
 /// What an administrator fills in.
 pub struct Values<'a> {
     /// Names this test's instances; letters and digits.
@@ -52,10 +55,14 @@ impl Postfix {
         if let Some(wait) = values.lock_wait {
             replace(&mut master, "--lock-wait=30s", &format!("--lock-wait={wait}"));
         }
+        // Each test's map has a role of its own, and all have one password.
+        let password = include_str!("../../postfix/pgsql-recipients.pgpass");
+        let password = password.replace("postfix_maps", "*").replace("PASSWORD", READERS_PASSWORD);
         let files = [
             ("main.cf", include_str!("../../postfix/main.cf.maildrop")),
             ("master.cf", &master),
-            ("maildrop-recipients.cf", values.recipients_map),
+            ("maildrop-recipients.cf", &values.recipients_map.replace("/etc/postfix", &etc)),
+            ("maildrop-recipients.pgpass", &password),
             ("maildrop-header-checks", include_str!("../../postfix/header-checks.maildrop")),
         ]
         .map(|(file, text)| {
@@ -83,6 +90,7 @@ impl Postfix {
         // Elsewhere there is nothing to take out.
         let script = format!(
             "{MAKE_INSTANCE}\npostconf -c \"$1/etc\" -MX maildrop/unix 2>/dev/null || :\n{}\
+             chown postfix \"$1/etc/maildrop-recipients.pgpass\"\nchmod 600 \"$1/etc/maildrop-recipients.pgpass\"\n\
              postconf -c \"$1/etc\" -e '{}'\npostconf -c \"$1/etc\" -MX smtp/inet\n\
              postconf -c \"$1/etc\" -M '{address}/inet={address} inet n - n - - smtpd'\npostfix -c \"$1/etc\" start\n",
             files.concat(),

@@ -214,6 +214,11 @@ fn failed(what: &str, error: &MailboxError) -> Finding {
             "see that it runs, that imap.host, port and encryption fit it, that its certificate is for that name, and that \
              imap.ca_file is of the CA that signed it"
         }
+        // RFC 5530 section 3: the password was right.
+        MailboxFailure::AccessDenied if error.detail.contains("[AUTHORIZATIONFAILED]") => {
+            "the password is right, but the account may not act for this user: see whether the user exists (Cyrus: proxyservers; Dovecot \
+             with PAM: leave out `result_success = continue`, since PAM knows no user without a password)"
+        }
         MailboxFailure::AccessDenied | MailboxFailure::LoginRefused => {
             "see imap.user, its password, and its right to act for every user (Dovecot: a master user, this host in its allow_nets; Cyrus: proxyservers)"
         }

@@ -1,5 +1,6 @@
-//! `check`: whether the Postfix of this host, if there is one, has the limits that the configuration assumes. The limits are in
-//! main.cf, and postconf(1) prints them. If one is shorter, Postfix may bounce a message that the recipient has received.
+//! `check`: whether the Postfix of this host, if there is one, has the limits that the configuration assumes, and sends the mail of
+//! its virtual domains to their transport. postconf(1) prints the settings of main.cf. If a limit is shorter, Postfix may bounce a
+//! message that the recipient has received.
 
 use crate::base::deadline::Deadline;
 use crate::base::program_output::output_of;
@@ -20,16 +21,32 @@ const OF_OUR_TRANSPORTS: [&str; 2] = ["maildrop_time_limit", "maildrop-via_time_
 /// The limit of a transport that sets none.
 const OF_OTHERS: &str = "command_time_limit";
 
+/// Domains in both are local: their mail goes to `local_transport` (Postfix, ADDRESS_CLASS_README).
+const LOCAL_DOMAINS: &str = "mydestination";
+const VIRTUAL_DOMAINS: &str = "virtual_mailbox_domains";
+
 const KILLS: &str = "at this one Postfix kills a delivery that is still under way, and bounces its message";
 
 /// The default units of numbers (postconf(5), pipe(8)).
 const DAYS: char = 'd';
 const SECONDS: char = 's';
 
-/// The findings on both limits.
-pub(super) fn look(config: &Config, deadline: Deadline) -> [Finding; 2] {
+/// The findings on both limits, and on domains that Postfix delivers in another way.
+pub(super) fn look(config: &Config, deadline: Deadline) -> Vec<Finding> {
     let said = Said::by_postconf(deadline);
-    [time_limit(&config.delivery, &said), queue_lifetime(config, &said)]
+    let limits = [time_limit(&config.delivery, &said), queue_lifetime(config, &said)];
+    limits.into_iter().chain(local_domains(&said)).collect()
+}
+
+/// Domains of `virtual_mailbox_domains` that Postfix takes for local ones. Tables in either setting are not read.
+fn local_domains(said: &Said) -> Option<Finding> {
+    let in_both: Vec<&str> = said
+        .words(VIRTUAL_DOMAINS)
+        .filter(|domain| said.words(LOCAL_DOMAINS).any(|local| local.eq_ignore_ascii_case(domain)))
+        .collect();
+    let found = format!("{LOCAL_DOMAINS} and {VIRTUAL_DOMAINS} both contain {}", in_both.join(", "));
+    let fix = "remove it from mydestination in main.cf: until then Postfix delivers its mail by local_transport, and not by virtual_transport";
+    (!in_both.is_empty()).then(|| bad("Postfix's domains", found, fix))
 }
 
 /// When Postfix kills a delivery, and bounces its message.
@@ -100,7 +117,8 @@ impl Said {
     /// Empty if there is no postconf, or if it does not answer.
     fn by_postconf(deadline: Deadline) -> Self {
         // -x expands a value that refers to another setting. postconf(1) omits unknown settings, and warns of them on stderr.
-        let arguments = [&["-x", QUEUE_LIFETIME, OF_OTHERS][..], &OF_OUR_TRANSPORTS].concat();
+        let arguments =
+            [&["-x", QUEUE_LIFETIME, OF_OTHERS, LOCAL_DOMAINS, VIRTUAL_DOMAINS][..], &OF_OUR_TRANSPORTS].concat();
         output_of(&["postconf", ELSEWHERE], &arguments, deadline).map(|said| Self::read(&said)).unwrap_or_default()
     }
 
@@ -111,6 +129,12 @@ impl Said {
 
     fn time(&self, name: &str, unit: char) -> Option<Duration> {
         time(self.0.get(name)?, unit)
+    }
+
+    /// The entries of a list, which commas or spaces separate (postconf(5)).
+    fn words(&self, name: &str) -> impl Iterator<Item = &str> {
+        let entries = self.0.get(name).into_iter();
+        entries.flat_map(|list| list.split([',', ' ', '\t']).filter(|entry| !entry.is_empty()))
     }
 }
 
@@ -144,6 +168,18 @@ mod tests {
 
     fn config(more: &str) -> Config {
         Config::parse(Path::new("/x"), &format!("{LEAST}{more}")).unwrap()
+    }
+
+    #[test]
+    fn a_domain_that_is_local_and_virtual_is_named_since_its_mail_goes_to_the_local_transport() {
+        let look = |local: &str, domains: &str| {
+            local_domains(&Said::read(&format!("mydestination = {local}\nvirtual_mailbox_domains = {domains}\n")))
+        };
+        let found = look("$myhostname, Mail.axial.net, localhost", "example.net mail.axial.net").unwrap();
+        assert!(found.found.ends_with("both contain mail.axial.net"), "{found:?}");
+        assert_eq!(look("mx1.axial.net, localhost.axial.net, localhost", "mail.axial.net"), None);
+        assert_eq!(look("localhost", ""), None);
+        assert_eq!(local_domains(&Said::default()), None);
     }
 
     #[test]

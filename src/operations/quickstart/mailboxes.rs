@@ -39,6 +39,13 @@ pub(super) fn hash(password: &str, salt: &[u8]) -> String {
     format!("{{SSHA512}}{}", STANDARD.encode([digest.as_slice(), salt].concat()))
 }
 
+/// What lets the account act only for users whom another passdb knows.
+const ONLY_EXISTING: &str = "  # Only for users who exist.\n  result_success = continue\n";
+
+/// In its place if the passwords are in PAM.
+const EXISTING_BY_USERDB: &str =
+    "  # The users' passdb is PAM, which knows no user without a password. So the userdb decides who exists.\n";
+
 /// The files' paths, purposes and texts.
 pub(super) fn files(answers: &Answers, passwords: &Passwords) -> Vec<(&'static str, &'static str, String)> {
     let configuration = match answers.store {
@@ -48,6 +55,9 @@ pub(super) fn files(answers: &Answers, passwords: &Passwords) -> Vec<(&'static s
             return vec![("cyrus/imapd.conf.maildrop", "lines for Cyrus's configuration", CYRUS.into())];
         }
     };
+    let is_pam = answers.dovecot.as_ref().is_some_and(|dovecot| dovecot.passwords_are_in_pam);
+    let configuration =
+        if is_pam { configuration.replace(ONLY_EXISTING, EXISTING_BY_USERDB) } else { configuration.to_owned() };
     let addresses: Vec<String> = answers.mail_hosts.iter().map(ToString::to_string).collect();
     let account = format!(
         "maildrop:{}::::::allow_nets={}\n",
@@ -55,7 +65,7 @@ pub(super) fn files(answers: &Answers, passwords: &Passwords) -> Vec<(&'static s
         addresses.join(",")
     );
     let mut files = vec![
-        ("dovecot/00-maildrop.conf", "Dovecot's configuration of the account", configuration.into()),
+        ("dovecot/00-maildrop.conf", "Dovecot's configuration of the account", configuration),
         ("dovecot/maildrop-masters", "the account, and from where it may log in", account),
     ];
     if let Some(version) = answers.version_of_an_instance() {

@@ -147,10 +147,20 @@ pub(crate) fn files(answers: &Answers, passwords: &Passwords) -> Vec<File> {
         ("postfix/master.cf.maildropd", "Postfix's transport: the service", postfix::MASTER_CF_SERVICE.into()),
         ("postfix/maildrop-header-checks", "no strangers with our authserv-id", postfix::header_checks(answers)),
         ("postfix/maildrop-recipients.cf", "the map of who lives here", postfix::recipients(answers, passwords)),
+        (
+            "systemd/maildrop-command-proof.service",
+            "renews the proof of logins; the package has it",
+            postfix::PROOF.into(),
+        ),
+        ("systemd/maildrop-command-proof.timer", "when, without the service", postfix::PROOF_TIMER.into()),
+        ("systemd/maildrop-command-owed.service", "makes owed copies; the package has it", postfix::OWED.into()),
+        ("systemd/maildrop-command-owed.timer", "when, without the service", postfix::OWED_TIMER.into()),
         ("systemd/maildropd.service", "the service's unit; the package has it", postfix::UNIT.into()),
         ("systemd/maildropd.socket", "its socket; the package has it", postfix::SOCKET.into()),
     ];
-    files.into_iter().chain(mailboxes::files(answers, passwords)).map(file).collect()
+    let password_of_the_map = postfix::recipients_password(answers, passwords)
+        .map(|text| ("postfix/maildrop-recipients.pgpass", "the password of that map", text));
+    files.into_iter().chain(password_of_the_map).chain(mailboxes::files(answers, passwords)).map(file).collect()
 }
 
 /// A template in which each value replaces `{{its name}}`.

@@ -23,7 +23,7 @@ pub(super) fn page(answers: &Answers) -> String {
     let url = &answers.database;
     let (administrator, rights) = match url.engine {
         ServerEngine::Postgres => {
-            let psql = "runuser -u postgres -- psql --quiet --set=ON_ERROR_STOP=1";
+            let psql = "runuser -u postgres -- env --chdir=/ psql --quiet --set=ON_ERROR_STOP=1";
             (psql, format!("{psql} {}", url.database))
         }
         ServerEngine::Mysql => (url.client, format!("{} {}", url.client, url.database)),
@@ -33,8 +33,15 @@ pub(super) fn page(answers: &Answers) -> String {
         ServerEngine::Mysql if url.client == "mariadb" => "MariaDB",
         ServerEngine::Mysql => "MySQL",
     };
-    let values: [(&str, &str); 7] = [
+    let domains: Vec<String> = answers.domains.iter().map(ToString::to_string).collect();
+    let install_password = match url.engine {
+        ServerEngine::Postgres => "install -m 600 -o postfix postfix/maildrop-recipients.pgpass /etc/postfix/\n",
+        ServerEngine::Mysql => "",
+    };
+    let values: [(&str, &str); 9] = [
         ("domain", answers.domain()),
+        ("domains", &domains.join(", ")),
+        ("install_password", install_password),
         ("unknown", &unknown(answers)),
         ("administrator", administrator),
         ("rights", &rights),

@@ -6,11 +6,16 @@ pub(super) const MAIN_CF_SERVICE: &str = include_str!("../../../postfix/main.cf.
 pub(super) const MASTER_CF: &str = include_str!("../../../postfix/master.cf.maildrop");
 pub(super) const MASTER_CF_SERVICE: &str = include_str!("../../../postfix/master.cf.maildropd");
 pub(super) const UNIT: &str = include_str!("../../../tests/package/debian/maildropd.service");
+pub(super) const PROOF: &str = include_str!("../../../tests/package/debian/maildrop-command-proof.service");
+pub(super) const PROOF_TIMER: &str = include_str!("../../../tests/package/debian/maildrop-command-proof.timer");
+pub(super) const OWED: &str = include_str!("../../../tests/package/debian/maildrop-command-owed.service");
+pub(super) const OWED_TIMER: &str = include_str!("../../../tests/package/debian/maildrop-command-owed.timer");
 pub(super) const SOCKET: &str = include_str!("../../../tests/package/debian/maildropd.socket");
 
 const MAIN_CF: &str = include_str!("../../../postfix/main.cf.maildrop");
 const HEADER_CHECKS: &str = include_str!("../../../postfix/header-checks.maildrop");
 const POSTGRES_MAP: &str = include_str!("../../../postfix/pgsql-recipients.cf");
+const POSTGRES_MAP_PASSWORD: &str = include_str!("../../../postfix/pgsql-recipients.pgpass");
 const MYSQL_MAP: &str = include_str!("../../../postfix/mysql-recipients.cf");
 
 /// Postfix's name of its client for this engine's tables.
@@ -39,6 +44,13 @@ pub(super) fn header_checks(answers: &Answers) -> String {
     let name = answers.authserv_id.to_string();
     let text = HEADER_CHECKS.replace("mail\\.axial\\.net", &name.replace('.', "\\."));
     text.replace(" Put the authserv-id of your own verifier in place of mail.axial.net.", "")
+}
+
+/// The file with the password of PostgreSQL's map; MySQL's map has its password in itself.
+pub(super) fn recipients_password(answers: &Answers, passwords: &Passwords) -> Option<String> {
+    let url = &answers.database;
+    let text = POSTGRES_MAP_PASSWORD.replace("postfix_maps", &url.maps()).replace("PASSWORD", passwords.maps.expose());
+    (url.engine == ServerEngine::Postgres).then_some(text)
 }
 
 /// The map of recipients.

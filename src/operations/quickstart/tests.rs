@@ -50,7 +50,7 @@ fn all() -> Vec<(String, Vec<File>)> {
 }
 
 fn with_dovecot(store: MailboxStore, mail_uid: MailUid) -> Answers {
-    let dovecot = Some(DovecotHere { mail_uid, config_version: Some("2.4.1".into()) });
+    let dovecot = Some(DovecotHere { mail_uid, config_version: Some("2.4.1".into()), passwords_are_in_pam: false });
     Answers { dovecot, ..answers("mysql://localhost", "localhost", store) }
 }
 
@@ -83,7 +83,8 @@ fn no_value_of_the_examples_is_left_and_none_is_left_out() {
             ] {
                 let is_sql = ["database.sql", "web.sql", "notifications.sql"].contains(&file.path);
                 let wanted = file.path.ends_with(".password")
-                    || ["notifications.key", "postfix/maildrop-recipients.cf"].contains(&file.path)
+                    || ["notifications.key", "postfix/maildrop-recipients.pgpass"].contains(&file.path)
+                    || file.path == "postfix/maildrop-recipients.cf" && !whose.starts_with("postgresql:")
                     || is_sql && whose.starts_with("mysql:")
                     || is_sql && whose.starts_with("with an instance");
                 assert!(wanted || !file.text.contains(password), "{whose} {}", file.path);
@@ -214,8 +215,8 @@ fn postfix_asks_the_database_that_was_named() {
     };
     assert_eq!(
         map("postgresql://db.example.org:5433/mail"),
-        "hosts = postgresql://maildrop_postfix:of-postfix@db.example.org:5433/mail?sslmode=verify-full&\
-         sslrootcert=/etc/ssl/certs/ca-certificates.crt&connect_timeout=5\ndbname = mail"
+        "hosts = postgresql://maildrop_postfix@db.example.org:5433/mail?sslmode=verify-full&\
+         sslrootcert=/etc/ssl/certs/ca-certificates.crt&connect_timeout=5&passfile=/etc/postfix/maildrop-recipients.pgpass\ndbname = mail"
     );
     assert_eq!(
         map("mysql://localhost/mail"),
@@ -285,12 +286,25 @@ fn deliveries_have_a_dovecot_instance_of_their_own_where_all_mailboxes_belong_to
 }
 
 #[test]
-fn the_page_names_the_timer_of_a_site_without_the_service() {
+fn the_page_names_the_timers_of_a_site_without_the_service() {
+    let timers = "`systemctl enable --now maildrop-command-proof.timer maildrop-command-owed.timer`";
     for (whose, files) in all() {
-        assert!(
-            text(&files, "GOING-LIVE.md").contains("`systemctl enable --now maildrop-command-proof.timer`"),
-            "{whose}"
-        );
+        assert!(text(&files, "GOING-LIVE.md").contains(timers), "{whose}");
+    }
+}
+
+/// With `result_success = continue` PAM refuses every login of the account.
+#[test]
+fn if_the_passwords_are_in_pam_the_userdb_decides_who_exists() {
+    for store in [MailboxStore::Dovecot, MailboxStore::Dovecot23] {
+        for (passwords_are_in_pam, continues) in [(false, true), (true, false)] {
+            let mut answers = with_dovecot(store, MailUid::OfEachUser);
+            answers.dovecot.as_mut().unwrap().passwords_are_in_pam = passwords_are_in_pam;
+            let files = files(&answers, &passwords());
+            let account = text(&files, "dovecot/00-maildrop.conf");
+            assert_eq!(account.contains("\n  result_success = continue\n"), continues, "{store:?}");
+            assert_eq!(account.contains("which knows no user without a password"), !continues, "{store:?}");
+        }
     }
 }
 

@@ -332,8 +332,8 @@ fn the_steps_to_go_live_lead_there_and_back() {
 
     // Step 4: nothing goes another way yet, and nobody is refused for good.
     let before = reloads();
-    let said = steps.run(8);
-    assert_eq!(said[2].trim(), "1", "postmap: {said:?}");
+    let said = steps.run(9);
+    assert_eq!(said[3].trim(), "1", "postmap: {said:?}");
     settled(before);
     assert_eq!(virtual_transport(), "lmtp:unix:private/dovecot-lmtp");
     assert_eq!((asked_for(&site.recipients[0]), asked_for("nobody@mail.axial.net")), (250, 450));
@@ -399,8 +399,12 @@ impl<'s> Steps<'s> {
                 postfix.run("postconf", &["-X", name]);
             }
         }
-        let recipients = on("mx1", &["cat", &postfix.etc("maildrop-recipients.cf")]);
-        on("mx1", &["rm", &postfix.etc("maildrop-recipients.cf"), &postfix.etc("maildrop-header-checks")]);
+        let installed = |name: &str| on("mx1", &["cat", &postfix.etc(name)]);
+        let recipients = installed("maildrop-recipients.cf");
+        let password = installed("maildrop-recipients.pgpass");
+        for name in ["maildrop-recipients.cf", "maildrop-recipients.pgpass", "maildrop-header-checks"] {
+            on("mx1", &["rm", &postfix.etc(name)]);
+        }
         let command = shipped("master.cf.maildrop").replace("/usr/bin/", &format!("{OPT}/bin/"));
         let command = command.replace("/etc/maildrop_command/config.toml", &site.scene.seen("config.toml"));
         site.directory("postfix");
@@ -409,6 +413,7 @@ impl<'s> Steps<'s> {
             ("master.cf.maildrop", command),
             ("header-checks.maildrop", shipped("header-checks.maildrop")),
             ("pgsql-recipients.cf", recipients),
+            ("pgsql-recipients.pgpass", password),
         ] {
             site.scene.file(&format!("postfix/{name}"), &text, 0o644);
         }

@@ -39,7 +39,7 @@ impl Site {
         let host = Postfix::start(host, &values);
         // The map of recipients with another answer.
         let authors = recipients_map.replace("SELECT 1 FROM", &format!("SELECT '{outgoing}' FROM"));
-        let authors = host.write("maildrop-authors.cf", &authors);
+        let authors = host.write("maildrop-authors.cf", &authors.replace("/etc/postfix/", &host.etc("")));
         host.append_to_main_cf(&format!("sender_bcc_maps = proxy:{map_type}:{authors}\n"));
         Self { scene, host, members }
     }
