@@ -125,6 +125,31 @@ fn no_page_has_a_long_sentence() {
     assert!(over.is_empty(), "sentences of more than {LONGEST_SENTENCE} words:\n{over}");
 }
 
+/// A reader with one goal has few minutes. Words are those of wc(1): commands and tables count.
+#[test]
+fn each_guide_is_short_enough_for_one_reader() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.lines().count() <= 110, "README.md has {} lines", readme.lines().count());
+    for (page, most) in [
+        ("install", 1_500),
+        ("testing", 3_000),
+        ("service", 1_800),
+        ("operate", 1_800),
+        ("notifications", 1_800),
+        ("api", 1_800),
+        ("web-ui", 1_800),
+        ("failover", 1_800),
+        ("sizing", 1_800),
+        ("replay-and-audit", 1_800),
+        ("log", 1_800),
+        ("promises", 1_800),
+    ] {
+        let text = fs::read_to_string(root().join(format!("docs/{page}.md"))).unwrap();
+        let words = text.split_whitespace().count();
+        assert!(words <= most, "docs/{page}.md has {words} words, {most} at most");
+    }
+}
+
 #[test]
 fn no_private_word_is_added_to_the_pages() {
     let pages = files("*.md").into_iter().map(|page| (page.clone(), read(&root().join(page)).0)).collect();
