@@ -155,6 +155,6 @@ fn text(overview: &Overview) -> String {
             behind.progress.last_failure.clone().unwrap_or_default(),
         ]
     });
-    let header = ["subscription", "to", "state", "pending", "given up", "last taken", "last failure"];
+    let header = ["subscription", "to", "state", "pending", "given up", "last accepted", "last failure"];
     format!("{unpublished}\n{}", table(header, rows))
 }

@@ -33,12 +33,13 @@ fn asked_for(page: &Page, to: &str, problem: Option<&str>) -> Markup {
     let command = web_logins::command_for_link(&page.site, &page.settings.origin, "you", "viewer");
     html! {
         @if let Some(problem) = problem { p .bad role="alert" { (problem) } }
-        p { "You come in by a link that is good once, and for ten minutes. The administrator of this service makes you one:" }
+        p { "A link logs you in. It is valid once, for ten minutes. On the machine of this service, its administrator makes one:" }
         p { code { (command) } }
+        p .hint { "The roles are viewer, reader, operator and admin." }
         form .login method="post" action="/login" {
             input type="hidden" name="to" value=(to);
             label for="token" {
-                "What stands in the link behind the #"
+                "The code after #"
                 input #token name="token" autocomplete="off" autocapitalize="none" spellcheck="false" required;
             }
             div { button { "Go on" } }
@@ -68,7 +69,7 @@ pub(super) async fn look(
             let shown = html! {
                 p { "This link is one of " strong { (page.settings.origin) } ". It logs you in as " strong { (name) } ", with the role " strong { (role.as_str()) } "." }
                 @if let Some(now) = now { p { "You are logged in as " strong { (now.name) } ". That login ends." } }
-                p .hint { "All that you do then is written down under that name. If you have not asked for a link, go no further." }
+                p .hint { "Content that you read, and what you deliver again or change, is recorded under that name. If you have not asked for a link, go no further." }
                 form .login method="post" action="/login/confirm" {
                     input type="hidden" name="token" value=(token.trim());
                     input type="hidden" name="to" value=(to);

@@ -38,7 +38,7 @@ pub(super) fn of(events: &[NotifiedEvent], viewer: &WebSession) -> Markup {
 
 fn delivery_to(event: &NotifiedEvent, to: &NotifiedSubscription, viewer: &WebSession) -> [Markup; 3] {
     let class = match to.state {
-        "delivered" => "good",
+        "accepted" => "good",
         "pending" => "wait",
         _ => "bad",
     };

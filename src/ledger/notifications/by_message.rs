@@ -29,7 +29,7 @@ pub(crate) struct NotifiedEvent {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NotifiedSubscription {
     pub(crate) subscription: Uuid,
-    /// `delivered`, `pending`, `given up`.
+    /// `accepted`, `pending`, `given up`.
     pub(crate) state: &'static str,
     pub(crate) tries: u64,
     /// The outcome of the last try, and when it began.
@@ -72,7 +72,7 @@ fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<Notified
     for one in history::attempts(database, &positions, None, MOST_TRIES)? {
         let to = all.entry((one.position, one.subscription)).or_insert(NotifiedSubscription {
             subscription: one.subscription,
-            state: "delivered",
+            state: "accepted",
             tries: 0,
             last: None,
             last_at: None,

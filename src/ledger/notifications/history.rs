@@ -165,10 +165,10 @@ pub(crate) struct Taken {
     pub(crate) tries: u32,
     /// When the last try began.
     #[serde(serialize_with = "timestamp::serialize")]
-    pub(crate) last: i64,
+    pub(crate) last_at: i64,
 }
 
-columns_of! { Taken: position, event, r#type, tries, last }
+columns_of! { Taken: position, event, r#type, tries, last_at }
 
 /// How many events are searched for those that a subscription has received. The search is limited, since `notification_attempts`
 /// has no index by subscription.

@@ -72,7 +72,10 @@ fn a_link_lets_one_person_in_once_and_logging_out_ends_it() {
     assert!(link.starts_with("http://127.0.0.1:8025/login#"), "{link}");
     let nobody = place.page.ask("GET", "/messages/00?lock=1", &[], "");
     assert_eq!(nobody.leads_to(), "/login?to=%2Fmessages%2F00%3Flock%3D1");
-    assert!(place.page.ask("GET", nobody.leads_to(), &[], "").shown().contains("value=\"/messages/00?lock=1\""));
+    let login = place.page.ask("GET", nobody.leads_to(), &[], "");
+    assert!(login.shown().contains("value=\"/messages/00?lock=1\""), "{}", login.body);
+    let words = text(&login.body);
+    assert!(words.contains("On the machine of this service") && words.contains("viewer, reader, operator"), "{words}");
     let wrong = place.page.ask("POST", "/login", &[], "token=x");
     assert_eq!(wrong.status, StatusCode::FORBIDDEN);
     let anna = place.page.log_in(&link);
@@ -111,6 +114,7 @@ fn a_link_says_whom_it_logs_in_and_a_click_ends_the_login_before_it() {
         let shown = text(shown.shown());
         let names = "of http://127.0.0.1:8025 . It logs you in as mallory , with the role viewer . You are logged in as anna . That login ends.";
         assert_eq!(shown.contains(names), method == "POST", "{shown}");
+        assert_eq!(shown.contains("Content that you read, and what you deliver again or change"), method == "POST");
     }
     assert!(anna.get("/").shown().contains("Logged in as anna"));
     let other_site = [("sec-fetch-site", "cross-site"), cookie];

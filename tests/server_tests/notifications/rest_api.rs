@@ -633,7 +633,7 @@ fn who_looks_after_the_site_sees_who_was_told_and_that_nobody_is(engine: Engine)
         let all = told[0]["subscriptions"].as_array().unwrap();
         all.iter().find(|to| to["subscription"] == id).map(|to| (to["state"].clone(), to["tries"].clone()))
     };
-    wait_until("that is written down", || state(&told(), &quick) == Some(("delivered".into(), 1.into())));
+    wait_until("that is written down", || state(&told(), &quick) == Some(("accepted".into(), 1.into())));
     // The other one has not shown that it wants to be told.
     assert_eq!((told().as_array().unwrap().len(), state(&told(), &mute)), (1, Some(("pending".into(), 0.into()))));
     assert_eq!(told()[0]["type"], "message.delivered");

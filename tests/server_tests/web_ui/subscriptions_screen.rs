@@ -298,7 +298,7 @@ fn a_subscription_is_deleted_once_its_page_has_said_what_is_lost() {
     let it = format!("/subscriptions/{id}");
     assert!(anna.get(&it).shown().contains(&format!("href=\"{it}/delete\"")));
     let question = text(anna.get(&format!("{it}/delete")).shown());
-    for has in ["Deleting it cannot be undone", "Notifications that are not delivered yet are lost", "pause it instead"]
+    for has in ["Deleting it cannot be undone", "Notifications that are not accepted yet are lost", "pause it instead"]
     {
         assert!(question.contains(has), "{has}: {question}");
     }
@@ -307,7 +307,7 @@ fn a_subscription_is_deleted_once_its_page_has_said_what_is_lost() {
     assert!(!log(&anna).contains("removed a subscription"));
     let done = anna.post(&format!("{it}/delete"), "");
     let list = text(anna.get(done.leads_to()).shown());
-    assert!(list.contains("The subscription is deleted.") && list.contains("There is no subscription yet."), "{list}");
+    assert!(list.contains("The subscription is deleted.") && list.contains("There is no subscription."), "{list}");
     assert!(log(&anna).contains(&format!("removed a subscription {id}")), "{}", log(&anna));
     assert_eq!(scene.database.count("SELECT count(*) FROM subscriptions"), 0);
     for gone in [anna.get(&it), anna.get(&format!("{it}/delete")), anna.post(&format!("{it}/delete"), "")] {
@@ -383,7 +383,7 @@ fn who_was_told_of_a_message_and_who_was_not_stands_on_its_screen(engine: Engine
     let (nobody, _) = told(&anna, "one");
     assert!(nobody.contains("message.delivered INBOX of") && nobody.contains("no subscriber 0 –"), "{nobody}");
     let (two, page_of_two) = told(&anna, "two");
-    assert!(two.contains("delivered 1 ") && two.contains("204"), "{two}");
+    assert!(two.contains("accepted 1 ") && two.contains("204"), "{two}");
     assert!(two.contains("pending 3 ") && two.contains("answered 500"), "{two}");
     // Each leads to what was sent, for whoever looks after subscriptions.
     for id in [quick, broken] {

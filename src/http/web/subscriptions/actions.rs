@@ -1,6 +1,6 @@
 //! The actions on a subscription. Each is recorded in the operations log first, and is not performed if that fails.
 
-use super::super::layout::{moment, number};
+use super::super::layout::{moment, number, visible};
 use super::super::operations_log::actor;
 use super::super::{Answered, Page, auth};
 use super::{Key, Subscription, ask, found, of, path, shown};
@@ -122,10 +122,11 @@ pub(in crate::http::web) async fn confirm_delete(
     let one = found(&page, &viewer, &id).await?;
     let content = html! {
         p { "This subscription of " b { (one.owner) } " notifies " code { (one.callback_url) } " of " (of(&one)) "." }
+        @if !one.description.is_empty() { p { "Its description: " bdi { (visible(&one.description)) } } }
         p { "Deleting it cannot be undone:" }
         ul {
             li { "Its receiver gets no notification any more." }
-            li { "Notifications that are not delivered yet are lost: " (number(one.progress.pending)) " pending, " (number(one.progress.given_up)) " given up." }
+            li { "Notifications that are not accepted yet are lost: " (number(one.progress.pending)) " pending, " (number(one.progress.given_up)) " given up." }
             li { "Its secret is lost. A new subscription has another one." }
         }
         @if one.state == SubscriptionState::Active { p { "To stop the notifications and keep them, pause it instead." } }

@@ -162,7 +162,7 @@ fn table(all: &[Subscription], after: Option<Uuid>) -> Markup {
     let path = after.map_or_else(|| "/subscriptions".to_owned(), |after| format!("/subscriptions?after={after}"));
     html! {
         @if all.is_empty() {
-            p { "There is no subscription yet." }
+            p { "There is no subscription." }
         } @else {
             (layout::table("", "Subscriptions, the oldest first", COLUMNS, all.iter().map(row)))
             (list_file::links(&path))

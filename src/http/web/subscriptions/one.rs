@@ -29,7 +29,7 @@ pub(in crate::http::web) struct Asked {
 
 /// The lists of notifications: the query parameter, and its label.
 const SHOWN: [(&str, &str); 4] =
-    [("", "Not delivered yet"), ("pending", "Pending"), ("failed", "Given up"), ("taken", "Accepted")];
+    [("", "Not accepted yet"), ("pending", "Pending"), ("failed", "Given up"), ("taken", "Accepted")];
 
 /// The notifications of one page, and the position before which there may be more.
 enum NotificationPage {
@@ -71,7 +71,7 @@ pub(in crate::http::web) async fn show(
             Ok(list_file::send(to, format, "notifications", columns, all, onward.is_some()))
         }
         (Some(format), NotificationPage::Taken(all, onward)) => {
-            let columns = "event,type,tries,last";
+            let columns = "event,type,tries,last_at";
             Ok(list_file::send(to, format, "notifications", columns, all, onward.is_some()))
         }
         (None, found) => Ok(shown("Subscription", &viewer, &main(&one, &asked, &found))),
@@ -112,7 +112,7 @@ fn address(id: Uuid, show: &str, before: Option<i64>) -> String {
 fn done(asked: &Asked) -> Option<String> {
     let many = asked.many.unwrap_or_default();
     Some(match asked.done.as_str() {
-        "tested" => "A test notification is being sent. The list below has its result.".to_owned(),
+        "tested" => "A test notification is being sent. Reload this page for its result, which is under Accepted or under Pending.".to_owned(),
         "paused" => "It gets nothing now. Its notifications are kept.".to_owned(),
         "resumed" => "It gets notifications again, beginning with those that were kept.".to_owned(),
         "unverified" => format!("Nothing was done: {UNANSWERED}."),
@@ -220,7 +220,7 @@ fn taken(subscription: Uuid, found: &[Taken], onward: Option<i64>) -> Markup {
     let columns = [("Event", ""), ("Type", ""), ("Tries", "n"), ("Last try", "t"), ("Send again", "")];
     let rows = found.iter().map(|one| {
         let (event, again) = (event_link(subscription, one.event), again(subscription, one.event));
-        [event, one.r#type.render(), one.tries.render(), moment(one.last), again]
+        [event, one.r#type.render(), one.tries.render(), moment(one.last_at), again]
     });
     html! {
         @if found.is_empty() {
@@ -239,10 +239,9 @@ fn event_link(subscription: Uuid, event: Uuid) -> Markup {
 /// The state of a notification that the receiver has not accepted.
 pub(super) fn notification_state(one: &Pending) -> Markup {
     html! {
-        @match (one.due_at, one.tries) {
-            (None, _) => { span .bad { "given up" } @if let Some(at) = one.failed_at { " " (moment(at)) } }
-            (Some(_), 0) => { span .wait { "pending" } }
-            (Some(_), _) => { span .wait { "retried later" } }
+        @match one.due_at {
+            None => { span .bad { "given up" } @if let Some(at) = one.failed_at { " " (moment(at)) } }
+            Some(_) => { span .wait { "pending" } }
         }
     }
 }
