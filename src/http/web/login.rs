@@ -33,9 +33,8 @@ fn asked_for(page: &Page, to: &str, problem: Option<&str>) -> Markup {
     let command = web_logins::command_for_link(&page.site, &page.settings.origin, "you", "viewer");
     html! {
         @if let Some(problem) = problem { p .bad role="alert" { (problem) } }
-        p { "A link logs you in. It is valid once, for ten minutes. On the machine of this service, its administrator makes one:" }
+        p { "A link logs you in once, within ten minutes. On the machine of this service, its administrator makes one for a viewer, reader, operator or admin:" }
         p { code { (command) } }
-        p .hint { "The roles are viewer, reader, operator and admin." }
         form .login method="post" action="/login" {
             input type="hidden" name="to" value=(to);
             label for="token" {

@@ -75,7 +75,10 @@ fn a_link_lets_one_person_in_once_and_logging_out_ends_it() {
     let login = place.page.ask("GET", nobody.leads_to(), &[], "");
     assert!(login.shown().contains("value=\"/messages/00?lock=1\""), "{}", login.body);
     let words = text(&login.body);
-    assert!(words.contains("On the machine of this service") && words.contains("viewer, reader, operator"), "{words}");
+    assert!(
+        words.contains("On the machine of this service") && words.contains("viewer, reader, operator or admin"),
+        "{words}"
+    );
     let wrong = place.page.ask("POST", "/login", &[], "token=x");
     assert_eq!(wrong.status, StatusCode::FORBIDDEN);
     let anna = place.page.log_in(&link);
