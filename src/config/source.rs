@@ -51,13 +51,13 @@ impl Source<'_> {
         let line = start.map(|start| self.line(start));
         let tables = self.tables();
         let path = start.zip(tables.as_ref()).and_then(|(start, table)| path_at(table.get_ref(), start));
-        let said = error.message().lines().collect::<Vec<_>>().join(" ");
+        let text = error.message().lines().collect::<Vec<_>>().join(" ");
         let Some(path) = path.filter(|path| !path.is_empty()) else {
-            return self.at(line, said);
+            return self.at(line, text);
         };
         // The keys of `database.roles` are the variants of an enum.
-        let of_roles = path.iter().any(|key| key == "roles").then(|| said.strip_prefix("unknown variant `")).flatten();
-        let unknown = said.strip_prefix("unknown field `").or(of_roles).and_then(|rest| rest.split_once("`, "));
+        let of_roles = path.iter().any(|key| key == "roles").then(|| text.strip_prefix("unknown variant `")).flatten();
+        let unknown = text.strip_prefix("unknown field `").or(of_roles).and_then(|rest| rest.split_once("`, "));
         let problem = match unknown {
             Some(("password", _)) => {
                 "a password does not belong into this file: write it into a file of its own, that \
@@ -68,7 +68,7 @@ impl Source<'_> {
                 Some(nearest) => format!("there is no such key here, `{nearest}` perhaps: {expected}"),
                 None => format!("there is no such key here: {expected}"),
             },
-            None => said,
+            None => text,
         };
         self.at(line, format!("{}: {problem}", path.join(".")))
     }

@@ -225,7 +225,7 @@ fn the_example_shows_every_key() {
 }
 
 #[test]
-fn everything_can_be_said() {
+fn everything_can_be_reported() {
     let config = good(
         r#"
         [database]

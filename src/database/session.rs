@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_said_nothing_of_itself_takes_writes() {
+    fn one_that_has_sent_nothing_of_itself_takes_writes() {
         let mut session = Plain { ends: true };
         assert!(!session.said_read_only() && !session.is_read_only().unwrap() && !session.lacks_sync_standby());
     }

@@ -84,8 +84,8 @@ mod tests {
             assert_eq!(known.compare(&at(cluster, number), "db1"), Ok(()), "{cluster} {number}");
         }
         assert!(!known.suspects("db2"));
-        let said = known.compare(&at("a", 9), "db2").unwrap_err();
-        assert!(said.contains("it is at 9 of a, and this process has met 10"), "{said}");
+        let error_text = known.compare(&at("a", 9), "db2").unwrap_err();
+        assert!(error_text.contains("it is at 9 of a, and this process has met 10"), "{error_text}");
         assert!(known.suspects("db2") && !known.suspects("db1"));
         assert_eq!(known.compare(&at("b", 1), "db1"), Ok(()));
     }

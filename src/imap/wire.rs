@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_in_what_is_said_to_people_announce_nothing() {
+    fn braces_in_what_is_reported_to_people_announce_nothing() {
         assert_eq!(answer("* OK see {5}").text, "see {5}");
         assert_eq!(answer("A1 NO [X] {5}").text, "{5}");
         assert_eq!(one("+ {5}"), Reply::Continue);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_imap_is_said_to_be_none() {
+    fn what_is_no_imap_is_reported_to_be_none() {
         for line in ["", "HTTP/1.1 400 Bad Request", "220 mx.example ESMTP", "* ", " OK", "A1", "\0\0"] {
             let outcome = replies(format!("{line}\r\n").as_bytes());
             match outcome {

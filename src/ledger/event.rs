@@ -257,9 +257,9 @@ mod tests {
             (sender, Some(Owed("x")), Owed("y"), None),
         ];
         for (role, before, after, shown) in cases {
-            let said = change(role, before, after).map(|(kind, diff)| (kind, json!(diff.0)));
+            let reported = change(role, before, after).map(|(kind, diff)| (kind, json!(diff.0)));
             let shown = shown.map(|(kind, diff)| (kind, serde_json::from_str(&diff).unwrap()));
-            assert_eq!(said, shown, "{before:?}, {after:?}");
+            assert_eq!(reported, shown, "{before:?}, {after:?}");
         }
         let taken_out = r#"{"uid_validity":{"---":7,"+++":null},"uid":{"---":3,"+++":null}}"#;
         let taken_out: Value = serde_json::from_str(taken_out).unwrap();

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_address_answers_it_is_said_why() {
+    fn where_no_address_answers_it_is_reported_why() {
         let closed = |_| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
         let error = run(dial(&[1, 2].map(closed))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

@@ -143,8 +143,8 @@ pub(crate) mod tests {
     #[test]
     fn how_the_last_one_ended_is_reported_with_its_last_word() {
         let last = |said: &[&str]| {
-            let said = said.iter().map(ToString::to_string).collect();
-            let last_end = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(11), said };
+            let shown = said.iter().map(ToString::to_string).collect();
+            let last_end = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(11), said: shown };
             Process { last_end: Some(last_end), ..gone(Role::Worker) }.last_exit()
         };
         assert_eq!(last(&[]).as_deref(), Some("ended by SIGSEGV"));

@@ -238,8 +238,8 @@ impl Timer<'_> {
                 warn!(task = name, problem, failed_runs = planned.failed_runs, again_in = ?pause, "what is done at intervals has failed");
             }
         }
-        let said = came.unwrap_or_else(|problem| problem);
-        planned.last = Some(LastRun { at: exact(at), took_s: took.as_secs_f64(), well, said });
+        let shown = came.unwrap_or_else(|problem| problem);
+        planned.last = Some(LastRun { at: exact(at), took_s: took.as_secs_f64(), well, said: shown });
         planned.after(pause);
     }
 
@@ -300,8 +300,8 @@ impl Timer<'_> {
             lost = held.is_still_ours().err();
             lost.is_none() && !self.stop.is_requested() && deadline.remaining() > BEGINNING
         });
-        let said = indexed.map(|added| format!("{added} addresses of messages indexed")).map_err(shown)?;
-        lost.map_or(Ok(said), Err)
+        let expected = indexed.map(|added| format!("{added} addresses of messages indexed")).map_err(shown)?;
+        lost.map_or(Ok(expected), Err)
     }
 
     fn prune(&self, retention: Retention, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> TaskResult {
@@ -321,8 +321,8 @@ impl Timer<'_> {
             done.push(prune::prune(database.as_mut(), kind, age, REST, &mut go_on).map_err(shown)?);
         }
         let counts = |pruned: &Pruned| format!("{} {} removed", pruned.removed, pruned.kind.as_str());
-        let said = done.iter().map(counts).collect::<Vec<_>>().join(", ");
-        lost.map_or_else(|| Ok(said.clone()), |problem| Err(format!("{problem} ({said})")))
+        let collected = done.iter().map(counts).collect::<Vec<_>>().join(", ");
+        lost.map_or_else(|| Ok(collected.clone()), |problem| Err(format!("{problem} ({collected})")))
     }
 }
 

@@ -114,8 +114,8 @@ fn the_proof_is_renewed_once_a_day_by_a_timer_that_logs_in() {
     assert_eq!(names(false), [finish_owed, index]);
     assert_eq!(names(true), [finish_owed, ("renew_proof", DAY), index]);
     with_timer(|timer, _| {
-        let said = timer.run_task(TaskKind::RenewProof).unwrap();
-        assert!(said.starts_with("nothing to renew"), "{said}");
+        let result = timer.run_task(TaskKind::RenewProof).unwrap();
+        assert!(result.starts_with("nothing to renew"), "{result}");
     });
 }
 

@@ -77,7 +77,7 @@ fn latencies(ground: &Ground, receivers: &Receivers, who: std::ops::Range<u32>, 
 fn many(report: &mut Report, runs: usize) {
     let events = if runs >= 20 { 2_500 } else { 250 };
     let rounds = if runs >= 20 { 3 } else { 1 };
-    let told = events * QUICK as usize;
+    let shown = events * QUICK as usize;
     let mut rows = Vec::new();
     let mut ours_on_postgresql = Series::default();
     for (engine, name) in engines() {
@@ -93,15 +93,15 @@ fn many(report: &mut Report, runs: usize) {
             }
             happen(&ground, &format!("many {round}"), events, "mail.example", None);
             let daemon = Daemon::start(&ground, "");
-            rate.push(rate_of(&receivers, told));
+            rate.push(rate_of(&receivers, shown));
             until("all are settled", || pending(&ground) == 0);
-            processor.push(milliseconds(daemon.processor()) / told as f64);
+            processor.push(milliseconds(daemon.processor()) / shown as f64);
             daemon.end();
-            once(&receivers, told);
+            once(&receivers, shown);
             if engine.is_postgres() && Article::is_here() {
                 let receivers = Receivers::start();
                 // Some of them, so that it ends in the same time.
-                let tasks = told / 4;
+                let tasks = shown / 4;
                 let daemon = Article::start(&ground, &receivers, QUICK, tasks);
                 article.push(rate_of(&receivers, tasks));
                 its.push(milliseconds(daemon.processor()) / tasks as f64);
@@ -114,7 +114,7 @@ fn many(report: &mut Report, runs: usize) {
             format!("× {}", Ratio::of(&rate, &ours_on_postgresql))
         };
         let row = |what: String, rate: &Series, processor: &Series, goal: String| {
-            [what, told.to_string(), format!("{:.0}", rate.median()), format!("{:.2}", processor.median()), goal]
+            [what, shown.to_string(), format!("{:.0}", rate.median()), format!("{:.2}", processor.median()), goal]
         };
         rows.push(row(format!("the notifier, {name}"), &rate, &processor, goal));
         if article.len() > 0 {

@@ -1,4 +1,4 @@
-//! Plots as SVG, written by hand: ratios as points with their spread, and curves on logarithmic axes.
+//! Plots as SVG, written manually: ratios as points with their spread, and curves on logarithmic axes.
 
 use std::fmt::Write;
 

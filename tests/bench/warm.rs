@@ -97,13 +97,13 @@ impl Ground {
         let trips = [self.round_trips(false), self.round_trips(true)];
         let row = |name: &str, cost: &Cost, [database, imap]: [usize; 2]| {
             let [at_database, at_imap] = &cost.servers;
-            let told = |series: &Series| if series.len() == 0 { "?".to_owned() } else { series.to_string() };
+            let cell = |series: &Series| if series.len() == 0 { "?".to_owned() } else { series.to_string() };
             [
                 name.to_owned(),
                 cost.wall.to_string(),
                 cost.ours.to_string(),
-                told(at_database),
-                told(at_imap),
+                cell(at_database),
+                cell(at_imap),
                 format!("{database}"),
                 format!("{imap}"),
             ]

@@ -13,19 +13,19 @@ const PASSWORD: &str = "gEh3im-xYzZy-gEh3im";
 pub fn holds(text: &str) {
     match read(text) {
         Ok(config) => makes_sense(&config),
-        Err(said) => assert!(said.starts_with(FILE), "{said:?}"),
+        Err(error) => assert!(error.starts_with(FILE), "{error:?}"),
     }
     for line in ["password = \"PASSWORD\"", "[imap]\npassword = \"PASSWORD\"", "password = PASSWORD"] {
         let line = line.replace("PASSWORD", PASSWORD);
         for with_password in [format!("{text}\n{line}\n"), format!("{line}\n{text}")] {
             // A password that is the value of another key is that key's value, and may be told.
             if let Ok(table) = with_password.parse::<toml::Table>()
-                && is_told_elsewhere(&toml::Value::Table(table))
+                && is_reported_elsewhere(&toml::Value::Table(table))
             {
                 continue;
             }
-            let said = read(&with_password).expect_err("there is no key for a password");
-            assert!(!said.contains(PASSWORD), "{said:?}");
+            let error_text = read(&with_password).expect_err("there is no key for a password");
+            assert!(!error_text.contains(PASSWORD), "{error_text:?}");
         }
     }
 }
@@ -33,12 +33,12 @@ pub fn holds(text: &str) {
 /// Reads it; what is wrong with it is one line of text that names a line of the file, or a key.
 fn read(text: &str) -> Result<Config, String> {
     Config::parse(Path::new(FILE), text).map_err(|error| {
-        let said = error.to_string();
-        assert!(!said.contains(char::is_control), "{said:?}");
+        let error_text = error.to_string();
+        assert!(!error_text.contains(char::is_control), "{error_text:?}");
         let is_key = |word: &str| word.split('.').all(|part| !part.is_empty());
         let key = error.problem.split_once(": ").is_some_and(|(key, _)| is_key(key));
-        assert!(error.line.is_some_and(|line| line >= 1 && line <= text.lines().count() + 1) || key, "{said:?}");
-        said
+        assert!(error.line.is_some_and(|line| line >= 1 && line <= text.lines().count() + 1) || key, "{error_text:?}");
+        error_text
     })
 }
 
@@ -61,13 +61,13 @@ fn makes_sense(config: &Config) {
 }
 
 /// Whether the password stands anywhere but under a key `password`.
-fn is_told_elsewhere(value: &toml::Value) -> bool {
+fn is_reported_elsewhere(value: &toml::Value) -> bool {
     match value {
         toml::Value::Table(table) => table.iter().any(|(key, value)| {
             key.contains(PASSWORD)
-                || !(key == "password" && value.as_str() == Some(PASSWORD)) && is_told_elsewhere(value)
+                || !(key == "password" && value.as_str() == Some(PASSWORD)) && is_reported_elsewhere(value)
         }),
-        toml::Value::Array(values) => values.iter().any(is_told_elsewhere),
+        toml::Value::Array(values) => values.iter().any(is_reported_elsewhere),
         toml::Value::String(text) => text.contains(PASSWORD),
         _ => false,
     }

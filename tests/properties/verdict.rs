@@ -21,11 +21,11 @@ pub fn holds(text: &str) {
         assert_eq!(u8::from(maildrop_command::pipe::exit_status(&verdict)), exit);
         let line = verdict.line();
         assert!(line.len() < 200, "{line:?}");
-        let said = line.strip_suffix('\n').expect("a line");
-        assert!(said.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{said:?}");
-        let rest = said.strip_prefix(code).expect("the code comes first");
+        let shown = line.strip_suffix('\n').expect("a line");
+        assert!(shown.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{shown:?}");
+        let rest = shown.strip_prefix(code).expect("the code comes first");
         // A colon after the code, or another digit, and Postfix does not see one.
-        assert!(rest.is_empty() || rest.starts_with(' '), "{said:?}");
-        assert_eq!(said, said.trim_end(), "{said:?}");
+        assert!(rest.is_empty() || rest.starts_with(' '), "{shown:?}");
+        assert_eq!(shown, shown.trim_end(), "{shown:?}");
     }
 }

@@ -22,7 +22,7 @@ pub enum Statement {
     Release([u8; 32]),
     Journal(Vec<Attempt>),
     BeginEpoch,
-    Record { lock: Option<[u8; 32]>, copies: Vec<(CopyKey, Role, Row)>, ended: Vec<(Uuid, CopyKey)>, told: Vec<Told> },
+    Record { lock: Option<[u8; 32]>, copies: Vec<(CopyKey, Role, Row)>, ended: Vec<(Uuid, CopyKey)>, events: Vec<Told> },
 }
 
 /// What a record tells of a copy.
@@ -35,10 +35,10 @@ pub struct Told {
 
 /// Whether there is one event for each copy that is about to change, and none else; and whether the row that was there, with what the
 /// event says has changed, is the one that will be there.
-fn tells_what_changes(copies: &[(CopyKey, Role, Row)], told: &[Told], world: &World) -> bool {
+fn tells_what_changes(copies: &[(CopyKey, Role, Row)], events: &[Told], world: &World) -> bool {
     // A copy that is refused for good has no row.
     let about =
-        |key: &CopyKey| told.iter().filter(|event| event.key == *key && event.kind != "message.refused").count();
+        |key: &CopyKey| events.iter().filter(|event| event.key == *key && event.kind != "message.refused").count();
     let mut changed = 0;
     for (key, role, row) in copies {
         let before = world.copies.get(key);
@@ -48,7 +48,7 @@ fn tells_what_changes(copies: &[(CopyKey, Role, Row)], told: &[Told], world: &Wo
         if about(key) != usize::from(changes) {
             return false;
         }
-        let Some(event) = told.iter().find(|event| event.key == *key) else { continue };
+        let Some(event) = events.iter().find(|event| event.key == *key) else { continue };
         let diff: serde_json::Value = serde_json::from_str(&event.diff).expect("JSON");
         let folded = |field: &str, was: serde_json::Value| match diff.get(field) {
             // What it was is as true as what it is.
@@ -74,7 +74,7 @@ fn tells_what_changes(copies: &[(CopyKey, Role, Row)], told: &[Told], world: &Wo
             return false;
         }
     }
-    told.iter().filter(|event| event.kind != "message.refused").count() == changed
+    events.iter().filter(|event| event.kind != "message.refused").count() == changed
 }
 
 /// A row as diffs speak of it.
@@ -114,9 +114,9 @@ impl Statement {
                     world.epochs.push((world.epoch, since));
                 }
             }
-            Self::Record { lock, copies, ended, told } => {
+            Self::Record { lock, copies, ended, events } => {
                 world.about_to_commit();
-                if !world.several_locks && !world.applied_late && !tells_what_changes(&copies, &told, world) {
+                if !world.several_locks && !world.applied_late && !tells_what_changes(&copies, &events, world) {
                     world.breaks("UNTOLD: what a record tells is not what it changes");
                 }
                 for (key, _, row) in copies {
@@ -178,7 +178,7 @@ impl Connection<'_> {
         call: &'static str,
         statement: Option<Statement>,
         effect: impl FnOnce(&mut World, usize, Option<Statement>) -> T,
-        told: impl FnOnce(&T, &mut World, usize),
+        notify: impl FnOnce(&T, &mut World, usize),
     ) -> Result<T, DatabaseError> {
         if !self.alive {
             return Err(self.lost(Fate::Lose, None));
@@ -200,7 +200,7 @@ impl Connection<'_> {
             return Err(DatabaseError::new(DatabaseFailure::InDoubt, "asking", "the wait for a standby was ended"));
         }
         // From here on the answer is on its way.
-        told(&result, &mut self.world.borrow_mut(), self.number);
+        notify(&result, &mut self.world.borrow_mut(), self.number);
         let fate = self.stop(call, true);
         if fate != Fate::Go {
             return Err(self.lost(fate, None));
@@ -212,9 +212,9 @@ impl Connection<'_> {
         &mut self,
         call: &'static str,
         look: impl FnOnce(&World, usize) -> T,
-        told: impl FnOnce(&T, &mut World, usize),
+        notify: impl FnOnce(&T, &mut World, usize),
     ) -> Result<T, DatabaseError> {
-        self.call(call, None, |world, me, _| look(&*world, me), told)
+        self.call(call, None, |world, me, _| look(&*world, me), notify)
     }
 
     fn carry_out(&mut self, call: &'static str, statement: Statement) -> Result<bool, DatabaseError> {
@@ -229,10 +229,10 @@ impl NamedLock for Connection<'_> {
     /// Waiting for the lock is left out: whoever waits, and gets it or does not, has asked for it later.
     fn acquire(&mut self, name: &LockName, _wait: Duration) -> Result<Acquired, DatabaseError> {
         if self.carry_out("acquire", Statement::Acquire(*name.digest()))? {
-            self.world.borrow_mut().told_held.insert(self.number);
+            self.world.borrow_mut().saw_held.insert(self.number);
             return Ok(Acquired::Held);
         }
-        self.world.borrow_mut().told_busy.insert(self.number);
+        self.world.borrow_mut().saw_busy.insert(self.number);
         Ok(Acquired::Busy(None))
     }
 
@@ -320,7 +320,7 @@ impl Ledger for Connection<'_> {
             let (last, since) = world.epochs.last().copied().unzip();
             (world.epoch, last, since.flatten().map(|since| world.clock - since))
         };
-        let (present, last, age) = self.ask("epoch", asked, |told, world, me| world.tell(me, told))?;
+        let (present, last, age) = self.ask("epoch", asked, |result, world, me| world.tell(me, result))?;
         Ok(Epoch { present: Some(present.to_string()), last: last.map(|last| last.to_string()), age: age.map(seconds) })
     }
 
@@ -336,17 +336,17 @@ impl Ledger for Connection<'_> {
             };
             (copy.key, copy.role, row)
         });
-        let told = record.events.iter().map(|event| Told {
+        let reported = record.events.iter().map(|event| Told {
             key: event.key,
             kind: event.kind.as_str(),
             diff: event.diff.as_json(),
         });
-        let told = told.collect();
+        let changes = reported.collect();
         let unchecked = record.ended.iter().any(|ended| ended.outcome == Outcome::AlreadyThereUnchecked);
         self.world.borrow_mut().unchecked |= unchecked;
         let ended = record.ended.iter().map(|ended| (ended.attempt, ended.key)).collect();
         let lock = record.message.as_ref().map(|message| *message.lock.digest());
-        self.carry_out("record", Statement::Record { lock, copies: rows.collect(), ended, told }).map(drop)
+        self.carry_out("record", Statement::Record { lock, copies: rows.collect(), ended, events: changes }).map(drop)
     }
 
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {

@@ -115,7 +115,7 @@ fn happen(event: &Event, alive: &[usize], world: &mut World, left: &mut Left, tr
     match *event {
         Event::Lands(which) => {
             trace.say(|| {
-                format!("what process {} sent goes on: {}", world.under_way[which].process, told(world, which))
+                format!("what process {} sent goes on: {}", world.under_way[which].process, describe(world, which))
             });
             world.land(which);
         }
@@ -208,7 +208,7 @@ pub fn settle(world: &mut World, choice: &mut Choice, trace: &mut Trace) {
         let lands = choice.of(2) == 0;
         trace.say(|| {
             let becomes = if lands { "goes on" } else { "is lost" };
-            format!("what process {} sent {becomes}: {}", world.under_way[0].process, told(world, 0))
+            format!("what process {} sent {becomes}: {}", world.under_way[0].process, describe(world, 0))
         });
         if lands {
             world.land(0);
@@ -229,7 +229,7 @@ pub fn settle(world: &mut World, choice: &mut Choice, trace: &mut Trace) {
     world.clock += SETTLE + 1000;
 }
 
-fn told(world: &World, which: usize) -> String {
+fn describe(world: &World, which: usize) -> String {
     let under_way = &world.under_way[which];
     match under_way.what {
         Change::Append(_) => format!("an APPEND to {:?}", under_way.mailbox),

@@ -48,7 +48,7 @@ impl SimulatedMailbox<'_> {
         &mut self,
         call: &'static str,
         look: impl FnOnce(&SimulatedBox) -> T,
-        told: impl FnOnce(&T, &mut World, usize),
+        notify: impl FnOnce(&T, &mut World, usize),
     ) -> Result<T, MailboxError> {
         if !self.alive {
             return Err(self.error(MailboxFailure::ConnectionLost));
@@ -59,7 +59,7 @@ impl SimulatedMailbox<'_> {
             Fate::Refuse => return Err(self.error(MailboxFailure::Refused)),
         }
         let result = look(self.world.borrow_mut().mailbox(self.name));
-        told(&result, &mut self.world.borrow_mut(), self.number);
+        notify(&result, &mut self.world.borrow_mut(), self.number);
         match self.stop(call, true) {
             Fate::Go => Ok(result),
             _ => Err(self.error(MailboxFailure::ConnectionLost)),
@@ -107,7 +107,7 @@ impl Mailbox for SimulatedMailbox<'_> {
     fn position(&mut self) -> Result<Option<Position>, MailboxError> {
         let position =
             |mailbox: &SimulatedBox| Some(Position { uid_validity: mailbox.uid_validity, uid_next: mailbox.uid_next });
-        let position = self.ask("position", position, |told, world, me| world.tell(me, &position_parts(*told)))?;
+        let position = self.ask("position", position, |result, world, me| world.tell(me, &position_parts(*result)))?;
         self.is_open = true;
         Ok(position)
     }
@@ -211,7 +211,7 @@ impl Mailbox for SimulatedMailbox<'_> {
             let (extra, keep) = (is_ours(extra), is_ours(keep));
             (renumbered, extra.is_some(), keep.is_some_and(|keep| !keep.deleted), mailbox.owner_acted)
         };
-        let compared = self.ask("compare", compare, |told, world, me| world.tell(me, told))?;
+        let compared = self.ask("compare", compare, |result, world, me| world.tell(me, result))?;
         let owner_acted = match compared {
             (true, ..) => return Ok(Removal::Renumbered),
             (_, false, ..) => return Ok(Removal::NotThere),

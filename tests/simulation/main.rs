@@ -60,8 +60,8 @@ fn random_of(scenario: &Scenario, regular: u64) {
             Ok(Ended::AllDone { was_there_twice }) => twice += u64::from(was_there_twice),
             Ok(Ended::SeenBefore) => unreachable!("chance remembers nothing"),
             Err(broken) => {
-                let told = tell(scenario, &mut Choice::Random(Random::new(seed)));
-                panic!("{} ({:?}), seed {seed}: {broken}\n{told}", scenario.name, scenario.engine);
+                let shown = tell(scenario, &mut Choice::Random(Random::new(seed)));
+                panic!("{} ({:?}), seed {seed}: {broken}\n{shown}", scenario.name, scenario.engine);
             }
         }
     }
@@ -85,8 +85,8 @@ fn every(scenario: &Scenario) -> Result<Extent, String> {
         match ended {
             Err(broken) => {
                 every.again();
-                let told = tell(scenario, &mut choice);
-                return Err(format!("{} ({:?}), run {runs}: {broken}\n{told}", scenario.name, scenario.engine));
+                let shown = tell(scenario, &mut choice);
+                return Err(format!("{} ({:?}), run {runs}: {broken}\n{shown}", scenario.name, scenario.engine));
             }
             Ok(Ended::AllDone { .. }) => every.ended(),
             Ok(Ended::SeenBefore) => {}

@@ -64,7 +64,7 @@ pub fn delivered(
     messages: &Messages,
     world: &World,
 ) -> Result<(), String> {
-    if world.told_busy.contains(&process) {
+    if world.saw_busy.contains(&process) {
         return Err("exit 0 of a process that was told that another one holds the lock".into());
     }
     let earlier = |number| number < process && scenario.job_of(number) == Some(job);
@@ -89,7 +89,7 @@ pub fn delivered(
     answered(scenario, (number, recipient), nobody_comes_back, messages, world)
 }
 
-/// Postfix is told that a recipient has its copy: it is there, and it is recorded. So is the author's, unless somebody
+/// Postfix learns that a recipient has its copy: it is there, and it is recorded. So is the author's, unless somebody
 /// of the job is to come back.
 pub fn answered(
     scenario: &Scenario,
@@ -124,7 +124,7 @@ pub fn deferred(scenario: &Scenario, process: usize, left: Left, world: &World) 
     let all = scenario.left;
     let undisturbed = Left { preemptions: all.preemptions, hasty_retries: all.hasty_retries, ..left } == all;
     let mine = |attempt: &&Attempt| attempt.attempt == Scenario::attempt_of(process);
-    let Some(mine) = world.attempts.iter().find(mine).filter(|_| world.told_held.contains(&process)) else {
+    let Some(mine) = world.attempts.iter().find(mine).filter(|_| world.saw_held.contains(&process)) else {
         return Ok(());
     };
     let is_before = |it: &Attempt| it.attempt != mine.attempt && it.started <= mine.started;

@@ -98,7 +98,7 @@ enum Who {
 pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Result<Ended, String> {
     let mut world = World::new(scenario.engine, scenario.uid_plus);
     world.keeps_before = scenario.left.may_fail_over();
-    world.keeps_told = matches!(choice, Choice::Every(_));
+    world.keeps_answers = matches!(choice, Choice::Every(_));
     world.tick = i64::from(!scenario.one_moment);
     world.several_locks = scenario.has_several_locks();
     let messages = messages();
@@ -245,7 +245,7 @@ impl<'s> Schedule<'s> {
                 Effect::Alone { job, recipients, cut, orphan, message } => {
                     self.begin(Given { number: 0, job, recipients, cut, worker: None, message }, orphan);
                 }
-                Effect::Told { job, told } => self.told(job, &told, trace)?,
+                Effect::Replied { job, delivered } => self.check_reply(job, &delivered, trace)?,
                 Effect::Deferred { job } => self.is_deferred(job),
                 Effect::Kill { worker } => {
                     if let Some(which) = self.running.iter().position(|it| it.worker == Some(worker)) {
@@ -262,12 +262,12 @@ impl<'s> Schedule<'s> {
     }
 
     /// Postfix hears what became of a job's recipients, by their places.
-    fn told(&mut self, job: usize, told: &[(usize, bool)], trace: &mut Trace) -> Result<(), String> {
-        for &(place, _) in told.iter().filter(|(_, delivered)| *delivered) {
+    fn check_reply(&mut self, job: usize, replies: &[(usize, bool)], trace: &mut Trace) -> Result<(), String> {
+        for &(place, _) in replies.iter().filter(|(_, delivered)| *delivered) {
             self.done[job][place] = true;
         }
         let all = self.done[job].iter().all(|done| *done);
-        for &(place, delivered) in told {
+        for &(place, delivered) in replies {
             let recipient = self.scenario.jobs[job].recipients[place];
             trace.say(|| {
                 let word = if delivered { "delivered" } else { "deferred" };

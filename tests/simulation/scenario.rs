@@ -209,7 +209,7 @@ pub struct Left {
     pub callers_die: usize,
     /// A front dies with all that it has in hand, and the master starts another.
     pub fronts_die: usize,
-    /// A worker stands still, and is silent.
+    /// A worker hangs, and is silent.
     pub stops: usize,
     /// Some seconds pass in the midst of it.
     pub passes: usize,

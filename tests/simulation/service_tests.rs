@@ -141,7 +141,7 @@ fn all_schedules_of_two_fronts_one_of_which_dies() {
 }
 
 #[test]
-fn all_schedules_of_two_fronts_with_a_worker_that_stands_still() {
+fn all_schedules_of_two_fronts_with_a_worker_that_hangs() {
     every_schedule_with("two fronts, a worker stands still", |left| left.stops = 1);
 }
 

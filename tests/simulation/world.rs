@@ -237,15 +237,15 @@ pub struct World {
     /// The running processes that had the lock and have lost it.
     pub lost_lock: BTreeSet<usize>,
     /// The running processes that were told that the lock is held elsewhere.
-    pub told_busy: BTreeSet<usize>,
+    pub saw_busy: BTreeSet<usize>,
     /// The running processes that were told that it is theirs.
-    pub told_held: BTreeSet<usize>,
+    pub saw_held: BTreeSet<usize>,
     /// The running processes whose caller has died.
     pub orphans: BTreeSet<usize>,
     /// What each process has been told so far, as a hash: that and its start make it what it is.
-    pub told: BTreeMap<usize, u64>,
+    pub answers: BTreeMap<usize, u64>,
     /// Whether anybody will ask for [`Self::told`].
-    pub keeps_told: bool,
+    pub keeps_answers: bool,
     /// The rows of the epochs, and the number of the present one.
     pub epochs: Vec<(u64, Option<i64>)>,
     pub epoch: u64,
@@ -287,11 +287,11 @@ impl World {
             lingering: Vec::new(),
             severed: BTreeSet::new(),
             lost_lock: BTreeSet::new(),
-            told_busy: BTreeSet::new(),
-            told_held: BTreeSet::new(),
+            saw_busy: BTreeSet::new(),
+            saw_held: BTreeSet::new(),
             orphans: BTreeSet::new(),
-            told: BTreeMap::new(),
-            keeps_told: false,
+            answers: BTreeMap::new(),
+            keeps_answers: false,
             epochs: vec![(1, None)],
             epoch: 1,
             former: None,
@@ -371,8 +371,8 @@ impl World {
 
     /// Notes what a process is told.
     pub fn tell(&mut self, process: usize, what: &impl Hash) {
-        if self.keeps_told {
-            let so_far = self.told.entry(process).or_default();
+        if self.keeps_answers {
+            let so_far = self.answers.entry(process).or_default();
             let mut hash = DefaultHasher::new();
             so_far.hash(&mut hash);
             what.hash(&mut hash);
@@ -445,10 +445,10 @@ impl World {
         }
         self.severed.remove(&process);
         self.lost_lock.remove(&process);
-        self.told_busy.remove(&process);
-        self.told_held.remove(&process);
+        self.saw_busy.remove(&process);
+        self.saw_held.remove(&process);
         self.orphans.remove(&process);
-        self.told.remove(&process);
+        self.answers.remove(&process);
     }
 
     /// The server ends a process's connection and frees its lock. The process hears of it when it next asks.
@@ -577,7 +577,7 @@ impl World {
         self.boxes.hash(hash);
         self.under_way.hash(hash);
         self.lingering.hash(hash);
-        (&self.severed, &self.lost_lock, &self.told_busy, &self.told_held, &self.orphans, &self.told).hash(hash);
+        (&self.severed, &self.lost_lock, &self.saw_busy, &self.saw_held, &self.orphans, &self.answers).hash(hash);
         (self.forgot, self.unchecked, self.broken, self.was_there_twice).hash(hash);
     }
 }

@@ -278,7 +278,7 @@ impl Browser {
         log.as_array().expect("a list").iter().map(|entry| entry["message"].to_string()).collect()
     }
 
-    /// What axe-core finds amiss on the page that is shown.
+    /// What axe-core finds wrong on the page that is shown.
     pub fn barriers(&self) -> Vec<String> {
         // It is there already where the page was looked at before.
         if self.script("return typeof axe") == "undefined" {

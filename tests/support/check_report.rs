@@ -18,10 +18,10 @@ impl Checked {
 
     /// By this configuration.
     pub fn by(config: &str) -> Self {
-        let said =
+        let printed =
             program(&["check", "--json", "--config", config, "--recipient", "doug@mail.axial.net"]).output().unwrap();
-        let findings = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
-        Self { exit: said.status.code(), findings }
+        let findings = serde_json::from_slice(&printed.stdout).unwrap_or_else(|error| panic!("{error}: {printed:?}"));
+        Self { exit: printed.status.code(), findings }
     }
 
     /// The states of `what`, and what was found.
@@ -30,7 +30,7 @@ impl Checked {
         of.map(|finding| (text(finding, "state"), text(finding, "found"))).collect()
     }
 
-    /// What mends this, which was found.
+    /// What fixes this, which was found.
     pub fn fix(&self, found: &str) -> &str {
         let of = self.findings.iter().find(|finding| finding["found"] == found);
         of.map(|finding| text(finding, "fix")).unwrap_or_else(|| panic!("no {found} in {:#?}", self.findings))
@@ -44,7 +44,7 @@ fn text<'a>(finding: &'a Value, of: &str) -> &'a str {
 /// What would go wrong at a fail-over is said beforehand: this finding on `what`, in these states where `database.durability`
 /// is "local" and "replicated", with the exit status that belongs to it; and where something is wrong, what it costs. Where unknown
 /// recipients are refused, that is said of them as well.
-pub fn said_beforehand(scene: &Scene, what: &str, found: &str, states: [&str; 2]) {
+pub fn assert_reported_before(scene: &Scene, what: &str, found: &str, states: [&str; 2]) {
     for (durability, state) in ["local", "replicated"].into_iter().zip(states) {
         let config = scene.other_configuration("beforehand.toml", |settings| {
             settings.database_more =
@@ -53,9 +53,9 @@ pub fn said_beforehand(scene: &Scene, what: &str, found: &str, states: [&str; 2]
         let checked = Checked::by(&config);
         assert_eq!(checked.on(what), [(state, found)], "durability = {durability}: {:#?}", checked.findings);
         let mend = checked.fix(found);
-        let told =
+        let shown =
             if state == "ok" { mend.is_empty() } else { mend.contains("a fail-over forgets what has not arrived yet") };
-        assert!(told, "durability = {durability}: {mend}");
+        assert!(shown, "durability = {durability}: {mend}");
         // Nothing else is wrong with the site.
         assert_eq!(checked.exit, Some(if state == "bad" { 69 } else { 0 }), "{durability}: {:#?}", checked.findings);
         assert!(checked.on("routing.unknown_recipient").is_empty(), "{:#?}", checked.findings);

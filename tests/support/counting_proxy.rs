@@ -15,7 +15,7 @@ struct Count {
     clients: usize,
     connections: usize,
     /// What each client has said, in the order in which they came, once somebody wants to know.
-    said: Option<Vec<Said>>,
+    statements: Option<Vec<Said>>,
 }
 
 /// What a client has said since this was last asked.
@@ -64,10 +64,10 @@ impl CountingProxy {
                         let round_trips = usize::from(!spoke.swap(true, Ordering::SeqCst));
                         count.bytes_sent += words.len();
                         count.round_trips += round_trips;
-                        if let Some(said) = &mut count.said {
-                            said.resize_with(said.len().max(number + 1), Said::default);
-                            said[number].words.extend_from_slice(words);
-                            said[number].round_trips += round_trips;
+                        if let Some(statements) = &mut count.statements {
+                            statements.resize_with(statements.len().max(number + 1), Said::default);
+                            statements[number].words.extend_from_slice(words);
+                            statements[number].round_trips += round_trips;
                         }
                     });
                     count.lock().unwrap().clients -= 1;
@@ -90,8 +90,8 @@ impl CountingProxy {
     }
 
     /// What each client has said since this was last asked; nothing, when it is asked for the first time.
-    pub fn said(&self) -> Vec<Said> {
-        self.count.lock().unwrap().said.replace(Vec::new()).unwrap_or_default()
+    pub fn new_statements(&self) -> Vec<Said> {
+        self.count.lock().unwrap().statements.replace(Vec::new()).unwrap_or_default()
     }
 
     /// The bytes that the client has sent since this was last asked.

@@ -10,7 +10,7 @@ const FIELDS: [&str; 3] = ["state", "uid_validity", "uid"];
 /// Fails where a change of a copy was not told by exactly one event: each diff begins where the one before it has ended, changes something, and
 /// the last one ends with what the copy's row says. Somebody has been subscribed since before the first delivery, and nobody publishes.
 #[track_caller]
-pub fn each_change_was_told_once(database: &mut Database) {
+pub fn each_change_was_reported_once(database: &mut Database) {
     let (hex, diff) = if database.engine.is_postgres() {
         ("encode(copy_key, 'hex')", "diff::text")
     } else {
@@ -21,11 +21,11 @@ pub fn each_change_was_told_once(database: &mut Database) {
         let [keys, second, third] = columns.map(|column| database.texts(&format!("SELECT {column} FROM {from}")));
         keys.into_iter().zip(second).zip(third).map(|((key, second), third)| [key, second, third]).collect()
     };
-    let told = columns([hex, "CONCAT(type, '')", diff], "outbox ORDER BY position");
+    let shown = columns([hex, "CONCAT(type, '')", diff], "outbox ORDER BY position");
     let placement = "CONCAT(COALESCE(uid_validity, -1), ' ', COALESCE(uid, -1))";
     let rows = columns([hex, "CONCAT(state, '')", placement], "copies ORDER BY copy_key");
     let mut folded: BTreeMap<String, [Value; 3]> = BTreeMap::new();
-    for event in &told {
+    for event in &shown {
         let [key, kind, diff] = event.each_ref().map(String::as_str);
         // A copy that was refused or deferred has no row; one that was taken out lay beside the one that has.
         if matches!(kind, "message.refused" | "message.deferred" | "copy.removed") {

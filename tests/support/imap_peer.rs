@@ -56,11 +56,11 @@ impl Peer {
     /// Says these lines, as they are, in one packet.
     pub fn say(&mut self, lines: &str) {
         let lines = lines.replace('\n', "\r\n");
-        let said = match &mut self.tls {
+        let shown = match &mut self.tls {
             Some(tls) => rustls::Stream::new(tls, &mut self.stream).write_all(lines.as_bytes()),
             None => self.stream.write_all(lines.as_bytes()),
         };
-        said.expect("the client listens");
+        shown.expect("the client listens");
     }
 
     /// Says something that is TLS's own: new keys (RFC 8446 section 4.6.3), which the client has to answer.

@@ -16,16 +16,16 @@ pub fn alone(test: &str) {
     // There is no removing a folder that something is mounted in: that comes afterwards.
     let folder = tempfile::tempdir().unwrap();
     let output = command.env(CHILD, "1").env("TMPDIR", folder.path()).stdin(Stdio::null()).output().unwrap();
-    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if !output.status.success() && (told.contains("unshare failed") || told.contains(NO_MOUNT)) {
+    let errors = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() && (errors.contains("unshare failed") || errors.contains(NO_MOUNT)) {
         // Root may, where nothing forbids it.
         if let Some(list) = std::env::var_os("MAILDROP_TEST_NOT_RUN") {
             did_not_run("MOUNT", Path::new(&list));
         }
         return;
     }
-    assert!(output.status.success() && told.contains("1 passed"), "{told}");
-    print!("{told}");
+    assert!(output.status.success() && errors.contains("1 passed"), "{errors}");
+    print!("{errors}");
 }
 
 /// Whether this is that process.

@@ -221,9 +221,9 @@ impl OwnServer {
                     server.wait();
                     return server;
                 }
-                Err(said) => {
+                Err(error) => {
                     let _ = docker(&["rm", "--force", "--volumes", &container]);
-                    assert!(said.contains("ddress already in use") && tries < 150, "{said}");
+                    assert!(error.contains("ddress already in use") && tries < 150, "{error}");
                 }
             }
         }
@@ -286,7 +286,7 @@ impl OwnServer {
     }
 
     /// What it has said so far.
-    pub fn said(&self) -> String {
+    pub fn log_text(&self) -> String {
         let logs = Command::new("docker").args(["logs", &self.container]).output().unwrap();
         format!("{}{}", String::from_utf8_lossy(&logs.stdout), String::from_utf8_lossy(&logs.stderr))
     }
@@ -305,7 +305,7 @@ impl OwnServer {
             // One that has ended will not answer, and has said why. Docker is not asked each time.
             if !answers && tries % 64 == 0 {
                 let runs = docker(&["inspect", "--format", "{{.State.Running}}", &self.container]).unwrap();
-                assert!(runs.trim() == "true", "{} has ended:\n{}", self.container, self.said());
+                assert!(runs.trim() == "true", "{} has ended:\n{}", self.container, self.log_text());
             }
             answers
         });
@@ -339,7 +339,7 @@ impl Network {
             let subnet = format!("10.214.{}", (std::process::id() + tries) % 256);
             match docker(&["network", "create", "--internal", "--subnet", &format!("{subnet}.0/24"), &name]) {
                 Ok(_) => return (Self(name), subnet),
-                Err(said) => assert!(said.contains("overlaps") && tries < 256, "{said}"),
+                Err(error) => assert!(error.contains("overlaps") && tries < 256, "{error}"),
             }
         }
         unreachable!("there is one, or the test has failed");

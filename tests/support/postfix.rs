@@ -248,11 +248,11 @@ pub fn tail(log: &str, lines: usize) -> String {
 
 /// Runs a command on one of the test servers' hosts; what it said.
 pub fn on(host: &str, command: &[&str]) -> String {
-    try_on(host, command, "").unwrap_or_else(|said| panic!("on {host}: {command:?}: {said}"))
+    try_on(host, command, "").unwrap_or_else(|error| panic!("on {host}: {command:?}: {error}"))
 }
 
 fn append(host: &str, file: &str, text: &str) {
-    try_on(host, &["sh", "-ec", "cat >>\"$1\"", "sh", file], text).unwrap_or_else(|said| panic!("{file}: {said}"));
+    try_on(host, &["sh", "-ec", "cat >>\"$1\"", "sh", file], text).unwrap_or_else(|error| panic!("{file}: {error}"));
 }
 
 /// A command that runs on one of the test servers' hosts.
@@ -285,11 +285,11 @@ fn try_on(host: &str, command: &[&str], input: &str) -> Result<String, String> {
     // Small enough for the pipe; and a command that does not read it is none the worse.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
-        Ok(said)
+        Ok(printed)
     } else {
-        Err(format!("{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr)))
+        Err(format!("{}: {printed}{}", output.status, String::from_utf8_lossy(&output.stderr)))
     }
 }
 

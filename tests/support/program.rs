@@ -128,7 +128,7 @@ impl Running {
     }
 
     /// What it has written to stdout and to stderr, once it has ended.
-    pub fn said(&mut self) -> (String, String) {
+    pub fn outputs(&mut self) -> (String, String) {
         let text = |reader: Option<JoinHandle<Vec<u8>>>| String::from_utf8(reader.unwrap().join().unwrap()).unwrap();
         (text(self.stdout.take()), text(self.stderr.take()))
     }
@@ -156,7 +156,7 @@ impl Running {
         wait_for("the delivery ends", patience, || self.has_ended());
         let took = self.began.elapsed();
         let exit = self.child.wait().unwrap().code();
-        let (line, stderr) = self.said();
+        let (line, stderr) = self.outputs();
         assert_eq!(stderr, "", "stderr");
         Outcome { exit, line, took }
     }

@@ -18,13 +18,13 @@ pub fn python_with(packages: &[&str]) -> Option<PathBuf> {
         let made = run(Command::new("python3").args(["-m", "venv"]).arg(&folder));
         let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "10"];
         if let Err(problem) = made.and_then(|()| run(Command::new(&python).args(install).args(packages))) {
-            let said =
+            let expected =
                 format!("{} of PyPI cannot be had, and what it is for was not tried: {problem}", packages.join(", "));
-            eprintln!("{said}");
+            eprintln!("{expected}");
             if let Some(report) = std::env::var_os("MAILDROP_TEST_REPORT") {
                 let mut report =
                     File::options().append(true).create(true).open(report).expect("the report can be opened");
-                writeln!(report, "{}", said.lines().next().unwrap_or_default()).expect("and written");
+                writeln!(report, "{}", expected.lines().next().unwrap_or_default()).expect("and written");
             }
             return None;
         }
@@ -36,6 +36,6 @@ pub fn python_with(packages: &[&str]) -> Option<PathBuf> {
 fn run(command: &mut Command) -> Result<(), String> {
     let ended = command.stdin(Stdio::null()).output();
     let Output { status, stderr, .. } = ended.map_err(|error| format!("{command:?}: {error}"))?;
-    let said = || format!("{command:?}: {status}: {}", String::from_utf8_lossy(&stderr));
-    status.success().then_some(()).ok_or_else(said)
+    let failure = || format!("{command:?}: {status}: {}", String::from_utf8_lossy(&stderr));
+    status.success().then_some(()).ok_or_else(failure)
 }

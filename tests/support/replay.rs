@@ -10,7 +10,7 @@ pub struct Replayed {
     /// `None` where a signal ended it.
     pub exit: Option<i32>,
     /// What it wrote to stdout, the summary apart.
-    pub said: Vec<serde_json::Value>,
+    pub printed: Vec<serde_json::Value>,
     /// The last line of stdout.
     pub summary: serde_json::Value,
     pub stderr: String,
@@ -28,10 +28,10 @@ pub fn replay(mut command: Command, input: &[u8]) -> Replayed {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
-    let mut said: Vec<serde_json::Value> =
+    let mut printed: Vec<serde_json::Value> =
         stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
-    let summary = said.pop().unwrap_or_default();
-    Replayed { exit: output.status.code(), said, summary, stderr }
+    let summary = printed.pop().unwrap_or_default();
+    Replayed { exit: output.status.code(), printed, summary, stderr }
 }
 
 impl Replayed {

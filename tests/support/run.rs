@@ -6,7 +6,7 @@
 
 use crate::support::database::Engine;
 use crate::support::env_if_there;
-use crate::support::event_rows::each_change_was_told_once;
+use crate::support::event_rows::each_change_was_reported_once;
 use crate::support::program::{Outcome, PATIENCE, Running};
 use crate::support::site_fixture::Scene;
 use maildrop_command::delivery::lock_of_message_id;
@@ -338,7 +338,7 @@ impl Run {
         for what in ["*", "DISTINCT copy_key"] {
             assert_eq!(database.count(&format!("SELECT count({what}) {delivered}")), copies, "{what}");
         }
-        each_change_was_told_once(database);
+        each_change_was_reported_once(database);
         // Each row says where its copy is.
         let uids: usize = mailboxes.iter().map(|(_, mailbox)| mailbox.len()).sum();
         assert_eq!(uids as i64, copies);

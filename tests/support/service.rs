@@ -64,16 +64,16 @@ impl Service {
 
     /// What `service status --json` says.
     pub fn status(&self) -> Value {
-        let mut said = None;
+        let mut reported = None;
         // On a machine that does too much else the master may take longer than the command waits for it.
         wait_until("the master answers", || {
             let output = program(&["service", "status", "--json", "--config", &self.config]).output().unwrap();
             let is_silent = String::from_utf8_lossy(&output.stderr).contains("it does not answer: timed out");
-            said = Some(output);
+            reported = Some(output);
             !is_silent
         });
-        let said = said.expect("it was asked");
-        serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"))
+        let shown = reported.expect("it was asked");
+        serde_json::from_slice(&shown.stdout).unwrap_or_else(|error| panic!("{error}: {shown:?}"))
     }
 
     /// The master's process.
@@ -85,8 +85,8 @@ impl Service {
     #[track_caller]
     pub fn command(&self, arguments: &[&str]) {
         let mut command = program(&["service"]);
-        let said = command.args(arguments).args(["--config", &self.config]).output().unwrap();
-        assert!(said.status.success(), "{arguments:?}: {said:?}");
+        let printed = command.args(arguments).args(["--config", &self.config]).output().unwrap();
+        assert!(printed.status.success(), "{arguments:?}: {printed:?}");
     }
 
     /// The processes of this role, `front` or `worker`.
@@ -122,8 +122,8 @@ impl Service {
         });
         assert_eq!(status.unwrap().code(), Some(0));
         assert!(!self.socket.exists(), "the socket that it made is left");
-        let said = std::fs::read_to_string(&self.stderr).unwrap();
-        assert_eq!(said, "", "stderr");
+        let errors = std::fs::read_to_string(&self.stderr).unwrap();
+        assert_eq!(errors, "", "stderr");
     }
 }
 
@@ -131,7 +131,7 @@ impl Drop for Service {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let status = program(&["service", "status", "--config", &self.config]).output();
-            let status = status.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default();
+            let status = status.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
             eprintln!("the service: {status}{}", std::fs::read_to_string(&self.stderr).unwrap_or_default());
         }
         // All that it has started ends with it.

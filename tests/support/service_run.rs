@@ -7,7 +7,7 @@
 use super::queue_of_tests::{Counts, QueueOfTests};
 use crate::support::database::Engine;
 use crate::support::env_if_there;
-use crate::support::event_rows::each_change_was_told_once;
+use crate::support::event_rows::each_change_was_reported_once;
 use crate::support::lmtp;
 use crate::support::program::{Running, program, wait_until};
 use crate::support::run::{Random, Report};
@@ -272,7 +272,7 @@ impl ServiceRun {
         assert_eq!(database.count("SELECT count(*) FROM copies"), copies);
         assert_eq!(database.count("SELECT count(*) FROM copies WHERE state = 'delivered'"), copies);
         assert_eq!(database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
-        each_change_was_told_once(database);
+        each_change_was_reported_once(database);
     }
 }
 
@@ -359,7 +359,7 @@ impl Clients {
         let mut running = Running::start(command, message.as_bytes());
         wait_until("the thin client ends", || running.has_ended());
         let exit = running.status().code();
-        let (line, _) = running.said();
+        let (line, _) = running.outputs();
         assert!(matches!(exit, Some(0 | 75)), "{exit:?}: {line}");
         load.adopted.fetch_add(line.matches("adopted").count(), Ordering::SeqCst);
         if exit == Some(0) { one.to.clone() } else { Vec::new() }

@@ -388,13 +388,13 @@ password_file = "{imap_password}"
         wait_for("no session is left", Duration::from_secs(600), || {
             let mut doveadm = Command::new("docker");
             doveadm.args(["exec", container, "doveadm", "-c", "/srv/dovecot.conf", "who", "-1", &ours]);
-            let said = doveadm.output().expect("docker runs");
+            let printed = doveadm.output().expect("docker runs");
             // (The engine, too, has more to do at times than it can.)
-            if !said.status.success() {
-                eprintln!("{said:?}");
+            if !printed.status.success() {
+                eprintln!("{printed:?}");
             }
             // One line is the heading.
-            said.status.success() && said.stdout.iter().filter(|byte| **byte == b'\n').count() <= 1
+            printed.status.success() && printed.stdout.iter().filter(|byte| **byte == b'\n').count() <= 1
         });
     }
 
@@ -456,8 +456,8 @@ password_file = "{imap_password}"
         let mut session = self.session();
         wait_until("rows can be changed that others change", || match try_execute(&mut session, sql) {
             Ok(()) => true,
-            Err(said) if said.contains("eadlock") || said.contains("try restarting transaction") => false,
-            Err(said) => panic!("{sql}: {said}"),
+            Err(error) if error.contains("eadlock") || error.contains("try restarting transaction") => false,
+            Err(error) => panic!("{sql}: {error}"),
         });
     }
 

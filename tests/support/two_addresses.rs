@@ -25,8 +25,8 @@ pub fn run_inside(test: &str, name: &str, addresses: [&str; 2]) {
         .env(INSIDE, "1")
         .output()
         .expect("unshare(1), to give a name two addresses");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let errors = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.contains("1 passed"), "{errors}");
 }
 
 /// An address of this machine at which nothing answers, as behind a firewall, or with an IPv6 that leads nowhere.

@@ -112,12 +112,12 @@ impl Visitor<'_> {
     /// What Activity says, in words, once the figures above its list are counted: a request waits for them for a moment only.
     #[track_caller]
     pub fn figures(&self) -> String {
-        let mut told = String::new();
+        let mut received = String::new();
         wait_for("the figures are counted", PATIENCE, || {
-            told = text(self.get("/").shown());
-            told.contains("Counted ")
+            received = text(self.get("/").shown());
+            received.contains("Counted ")
         });
-        told
+        received
     }
 
     /// Statistics, once the span is counted.

@@ -101,12 +101,12 @@ fn start(file: &Path) -> Result<Child, Failure> {
 fn read_stderr(started: &mut Child) -> thread::JoinHandle<String> {
     let stderr = started.stderr.take();
     thread::spawn(move || {
-        let mut said = String::new();
+        let mut received = String::new();
         if let Some(stderr) = stderr {
             // The service's program writes one line, or a few.
-            let _ = stderr.take(64 << 10).read_to_string(&mut said);
+            let _ = stderr.take(64 << 10).read_to_string(&mut received);
         }
-        said.trim_end().trim_start_matches("maildropd: ").to_owned()
+        received.trim_end().trim_start_matches("maildropd: ").to_owned()
     })
 }
 

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_has_said_is_about_the_connection() {
+    fn what_no_server_has_sent_is_about_the_connection() {
         let io = |kind| Error::IoError(io::Error::from(kind));
         let plugin = || Error::DriverError(DriverError::UnknownAuthPlugin("x".into()));
         for (error, means) in [

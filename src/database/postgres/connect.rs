@@ -207,13 +207,13 @@ mod tests {
     fn welcome(mut stream: TcpStream, in_hot_standby: &str) {
         greeted(&mut stream);
         let parameter = format!("in_hot_standby\0{in_hot_standby}\0");
-        let said = [
+        let received = [
             message(b'R', &0_u32.to_be_bytes()),
             message(b'S', parameter.as_bytes()),
             message(b'K', &[0; 8]),
             message(b'Z', b"I"),
         ];
-        stream.write_all(&said.concat()).unwrap();
+        stream.write_all(&received.concat()).unwrap();
         // Until the client disconnects.
         drop(stream.read_to_end(&mut Vec::new()));
     }

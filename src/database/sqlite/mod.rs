@@ -248,9 +248,9 @@ mod tests {
             (&[ffi::SQLITE_CORRUPT, ffi::SQLITE_PROTOCOL, ffi::SQLITE_NOMEM], Other),
         ];
         for (code, failure) in codes.into_iter().flat_map(|(codes, it)| codes.iter().map(move |code| (*code, it))) {
-            let said = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            assert_eq!(error("asking", &said).failure, failure, "{code}");
-            assert_eq!(is_busy(&said), failure == Contention || code == ffi::SQLITE_PROTOCOL, "{code}");
+            let shown = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            assert_eq!(error("asking", &shown).failure, failure, "{code}");
+            assert_eq!(is_busy(&shown), failure == Contention || code == ffi::SQLITE_PROTOCOL, "{code}");
         }
     }
 
@@ -336,8 +336,8 @@ mod tests {
             (ffi::SQLITE_MISMATCH, Refused),
             (ffi::SQLITE_CORRUPT, Other),
         ] {
-            let said = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            assert_eq!(error("testing", &said).failure, means, "{said}");
+            let shown = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            assert_eq!(error("testing", &shown).failure, means, "{shown}");
         }
     }
 

@@ -334,9 +334,9 @@ fn check_content(wanted: Content, headers: &HeaderMap) -> Result<(), Problem> {
 /// # Errors
 /// If the announced length is larger than `largest`.
 fn check_length(headers: &HeaderMap, largest: usize) -> Result<Option<usize>, Problem> {
-    let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    let Some(said) = said else { return Ok(None) };
-    usize::try_from(said).ok().filter(|said| *said <= largest).map(Some).ok_or_else(|| Problem::too_large(largest))
+    let shown = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let Some(shown) = shown else { return Ok(None) };
+    usize::try_from(shown).ok().filter(|shown| *shown <= largest).map(Some).ok_or_else(|| Problem::too_large(largest))
 }
 
 /// Reads a body of at most `largest` bytes.

@@ -249,7 +249,7 @@ fn what_is_not_there_and_what_cannot_be_done_are_problems_too() {
 
 /// The ledger in a directory has no table of tokens, so the API cannot check a token.
 #[test]
-fn where_the_ledger_does_not_answer_it_is_said_when_to_try_again() {
+fn where_the_ledger_does_not_answer_it_is_reported_when_to_try_again() {
     let directory = tempfile::tempdir().unwrap();
     let router = api(directory.path());
     let token = format!("Bearer {}", TokenText::parse(A_TOKEN).unwrap().expose());

@@ -39,10 +39,10 @@ impl TrustedUsers {
     /// # Errors
     /// If the proxy names two users or an invalid name, or if the user has no role.
     pub(super) fn who(&self, headers: &HeaderMap) -> Result<Option<WebSession>, NotTrusted> {
-        let mut said = headers.get_all(&self.header).iter();
-        let Some(name) = said.next() else { return Ok(None) };
+        let mut shown = headers.get_all(&self.header).iter();
+        let Some(name) = shown.next() else { return Ok(None) };
         // One of them may come from the browser itself.
-        if said.next().is_some() {
+        if shown.next().is_some() {
             return Err(NotTrusted::Twice(self.header.clone()));
         }
         let name = std::str::from_utf8(name.as_bytes()).ok().filter(|name| is_name(name));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_twice_or_is_no_name_is_not_believed() {
+    fn what_is_reported_twice_or_is_no_name_is_not_believed() {
         let users = users(Some(WebRole::Admin));
         assert!(matches!(asked(&users, &[b"anna", b"anna"]), Err(NotTrusted::Twice(_))));
         assert!(matches!(asked(&users, &[b"boris", b""]), Err(NotTrusted::Twice(_))));

@@ -242,9 +242,9 @@ mod tests {
     }
 
     async fn is_answered(connection: &mut DuplexStream) {
-        let mut said = Vec::new();
-        while !said.ends_with(b"here") {
-            assert!(connection.read_buf(&mut said).await.unwrap() > 0, "{}", String::from_utf8_lossy(&said));
+        let mut collected = Vec::new();
+        while !collected.ends_with(b"here") {
+            assert!(connection.read_buf(&mut collected).await.unwrap() > 0, "{}", String::from_utf8_lossy(&collected));
         }
     }
 

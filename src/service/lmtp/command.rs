@@ -282,8 +282,11 @@ mod tests {
         ] {
             assert_eq!(read(line), Err(error), "{line:?}");
             let class = if matches!(error, Sender | ControlCharacter) { '4' } else { '5' };
-            let said = error.to_string();
-            assert!(said.starts_with(class) && said[3..].starts_with(&format!(" {class}.")), "{said}");
+            let error_text = error.to_string();
+            assert!(
+                error_text.starts_with(class) && error_text[3..].starts_with(&format!(" {class}.")),
+                "{error_text}"
+            );
         }
     }
 }

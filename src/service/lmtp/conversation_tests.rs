@@ -90,14 +90,14 @@ async fn a_client_that_says_nothing_between_two_messages_is_reported_why_it_has_
 }
 
 #[tokio::test(start_paused = true)]
-async fn within_a_message_nothing_is_said_that_could_be_taken_for_its_answer() {
+async fn within_a_message_nothing_is_reported_that_could_be_taken_for_its_answer() {
     for begun in ["MAIL FROM:<>\r\n", "MAIL FROM:<>\r\nRCPT TO:<a@b>\r\nDATA\r\n", "NOO"] {
         let mut scene = Scene::new();
         scene.say("LHLO x\r\n").await;
         scene.read_until("SOURCE\r\n").await;
         scene.say(begun).await;
-        let said = scene.rest().await;
-        assert!(!said.contains("421"), "{said}");
+        let replies = scene.rest().await;
+        assert!(!replies.contains("421"), "{replies}");
         assert_eq!(scene.conversation.await.unwrap().unwrap(), SessionEnd::Over);
         assert!(scene.submitted.try_recv().is_err());
     }
@@ -223,8 +223,8 @@ async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_what
         let mut scene = Scene::new();
         scene.say(begun).await;
         scene.stop.send(true).unwrap();
-        let said = scene.rest().await;
-        assert!(!said.contains("421"), "{said}");
+        let replies = scene.rest().await;
+        assert!(!replies.contains("421"), "{replies}");
         assert!(scene.passed() < Duration::from_mins(1), "{begun}: {:?}", scene.passed());
         assert_eq!(scene.conversation.await.unwrap().unwrap(), SessionEnd::Over);
     }
@@ -258,10 +258,10 @@ async fn at_the_end_of_the_service_what_has_come_is_answered_before_the_farewell
     scene.stop.send(true).unwrap();
     // As much as the buffer takes before the server's task runs, and the same again while it replies.
     commands.write_all(&b"DATA\r\n".repeat(150)).await.unwrap();
-    let said = tokio::spawn(async move { commands.write_all(&b"DATA\r\n".repeat(150)).await });
+    let shown = tokio::spawn(async move { commands.write_all(&b"DATA\r\n".repeat(150)).await });
     let mut heard = String::new();
     replies.read_to_string(&mut heard).await.unwrap();
-    said.await.unwrap().unwrap();
+    shown.await.unwrap().unwrap();
     assert_eq!(heard, "503 5.5.1 There is no recipient\r\n".repeat(300) + "421 4.3.2 The service ends\r\n");
 }
 

@@ -157,10 +157,10 @@ fn count(bytes: &[u8], heard: &ReadSession) {
 
 /// The codes, one for each reply. Checks that each line is printable.
 fn replies(said: &[u8]) -> Vec<String> {
-    let said = std::str::from_utf8(said).expect("ASCII");
-    assert!(said.ends_with("\r\n"));
+    let shown = std::str::from_utf8(said).expect("ASCII");
+    assert!(shown.ends_with("\r\n"));
     let mut codes = Vec::new();
-    for line in said.split_terminator("\r\n") {
+    for line in shown.split_terminator("\r\n") {
         assert!(line.len() < 400 && line.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line:?}");
         let (code, rest) = line.split_at(3);
         assert!(code.bytes().all(|byte| byte.is_ascii_digit()), "{line:?}");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_replies_is_that_of_the_recipients_whatever_is_said() {
+    fn the_number_of_replies_is_that_of_the_recipients_whatever_is_reported() {
         for recipients in [0, 1, 2, 50] {
             for verdicts in [0, 1, 2, 49, 50, 51, 1000] {
                 let verdicts = vec![Verdict::delivered("x"); verdicts];

@@ -42,9 +42,9 @@ impl Talk {
 
     /// The code of the reply to one command.
     fn code(&mut self, command: &str) -> String {
-        let said = self.say(format!("{command}\r\n"));
-        assert_eq!(said.matches("\r\n").count(), 1, "{said}");
-        said.split_once(' ').unwrap().0.to_owned()
+        let replies = self.say(format!("{command}\r\n"));
+        assert_eq!(replies.matches("\r\n").count(), 1, "{replies}");
+        replies.split_once(' ').unwrap().0.to_owned()
     }
 
     /// The message that these bytes complete, and the number of bytes after it.
@@ -86,13 +86,13 @@ fn what_is_offered_is_what_this_client_gets() {
 #[test]
 fn a_message_comes_as_postfix_sends_it() {
     let mut talk = Talk::begun(settings(), FRIEND);
-    let said = talk.say(
+    let replies = talk.say(
         "XFORWARD NAME=mail.example ADDR=IPV6:2001:db8::7 IDENT=4bXyz1\r\nMAIL FROM:<\"odd name\"@gmail.com> SIZE=50 \
          BODY=8BITMIME SMTPUTF8\r\nRCPT TO:<doug@mail.axial.net>\r\nRCPT TO:<j\u{f6}rg@x>\r\nRCPT \
          TO:<doug@mail.axial.net>\r\nDATA\r\n",
     );
-    let codes: Vec<&str> = said.lines().map(|line| &line[..4]).collect();
-    assert_eq!(codes, ["250 ", "250 ", "250 ", "250 ", "250 ", "354 "], "{said}");
+    let codes: Vec<&str> = replies.lines().map(|line| &line[..4]).collect();
+    assert_eq!(codes, ["250 ", "250 ", "250 ", "250 ", "250 ", "354 "], "{replies}");
     let message = [b"Subject: x\r\n\r\n\0\xff\r\n".as_slice(), "x".repeat(5000).as_bytes(), b"\r\n..\r\n"].concat();
     let (transaction, left) = talk.deliver([message.as_slice(), b".\r\nQUIT\r\n"].concat());
     assert_eq!(left, "QUIT\r\n".len());
@@ -196,10 +196,10 @@ fn each_refusal_of_a_message_has_as_many_replies_as_there_are_recipients() {
             for _ in 0..2 {
                 talk.say(&envelope);
                 assert_eq!(talk.say("x".repeat(1000)), "");
-                let said = talk.say("\r\n.\r\nNOOP\r\n");
-                let lines: Vec<&str> = said.lines().collect();
+                let replies_text = talk.say("\r\n.\r\nNOOP\r\n");
+                let lines: Vec<&str> = replies_text.lines().collect();
                 assert_eq!(lines.len(), recipients + 1);
-                assert!(lines[..recipients].iter().all(|line| line.starts_with(refusal)), "{said}");
+                assert!(lines[..recipients].iter().all(|line| line.starts_with(refusal)), "{replies_text}");
                 assert!(lines[recipients].starts_with("250 "));
             }
         }
@@ -210,16 +210,16 @@ fn each_refusal_of_a_message_has_as_many_replies_as_there_are_recipients() {
             talk.0.answer(verdicts.map(|count| vec![Verdict::delivered("x"); count]).as_deref());
             // A second answer has no effect.
             talk.0.answer(Some(&[Verdict::delivered("y")]));
-            let said = talk.say("");
+            let reply = talk.say("");
             let code =
                 if verdicts == Some(recipients) { "250 2.0.0 x\r\n" } else { "451 4.3.0 The delivery did not end\r\n" };
-            assert_eq!(said, code.repeat(recipients));
+            assert_eq!(reply, code.repeat(recipients));
         }
         // Without verdicts, the session goes on.
         talk.say(&envelope);
         talk.deliver(".\r\n");
-        let said = talk.say("NOOP\r\n");
-        assert_eq!(said, format!("{}250 2.0.0 Ok\r\n", "451 4.3.0 The delivery did not end\r\n".repeat(recipients)));
+        let replies = talk.say("NOOP\r\n");
+        assert_eq!(replies, format!("{}250 2.0.0 Ok\r\n", "451 4.3.0 The delivery did not end\r\n".repeat(recipients)));
     }
 }
 
@@ -249,8 +249,8 @@ fn what_is_small_enough_is_kept_back_by_no_client_that_measures_it_otherwise() {
         let limit = (length as u64 + 1) * count;
         let spool = Spool { limit: Some(limit), above: u64::MAX, ..(*settings().spool).clone() };
         let mut talk = Talk::new(Settings { spool: Arc::new(spool), ..settings() }, FRIEND);
-        let said = talk.say("LHLO x\r\n");
-        let announced = said.lines().find_map(|line| line.split_once("SIZE ")).expect("a limit").1;
+        let reply = talk.say("LHLO x\r\n");
+        let announced = reply.lines().find_map(|line| line.split_once("SIZE ")).expect("a limit").1;
         let by_postfix = as_postfix_measures(&line) as u64 * count;
         let by_rfc_1870 = (length as u64 + 2) * count;
         for size in [by_postfix, by_rfc_1870] {
@@ -262,16 +262,16 @@ fn what_is_small_enough_is_kept_back_by_no_client_that_measures_it_otherwise() {
         }
         // One byte more is too large, whatever SIZE announced.
         talk.say("MAIL FROM:<> SIZE=1\r\nRCPT TO:<a@b>\r\nDATA\r\n");
-        let said = talk.say(format!("{}x\r\n.\r\n", format!("{line}\r\n").repeat(count as usize)));
-        assert!(said.starts_with("552 5.3.4 "), "{said}");
+        let replies = talk.say(format!("{}x\r\n.\r\n", format!("{line}\r\n").repeat(count as usize)));
+        assert!(replies.starts_with("552 5.3.4 "), "{replies}");
     }
 }
 
 #[test]
 fn recipients_past_the_limit_are_left_to_another_message() {
     let mut talk = Talk::begun(Settings { max_recipients: 2, ..settings() }, FRIEND);
-    let said = talk.say(format!("MAIL FROM:<>\r\n{}", "RCPT TO:<a@b>\r\n".repeat(3)));
-    assert!(said.ends_with("250 2.1.5 Ok\r\n250 2.1.5 Ok\r\n452 4.5.3 Too many recipients\r\n"), "{said}");
+    let replies = talk.say(format!("MAIL FROM:<>\r\n{}", "RCPT TO:<a@b>\r\n".repeat(3)));
+    assert!(replies.ends_with("250 2.1.5 Ok\r\n250 2.1.5 Ok\r\n452 4.5.3 Too many recipients\r\n"), "{replies}");
     talk.say("DATA\r\n");
     let (transaction, _) = talk.deliver(".\r\n");
     assert_eq!(transaction.request.recipients.len(), 2);
@@ -331,8 +331,8 @@ fn who_talks_nonsense_is_sent_away_but_never_within_a_message() {
     // The commands that Postfix pipelines after a refused MAIL are no errors.
     let spool = Spool { limit: Some(100), ..(*settings().spool).clone() };
     let mut talk = Talk::begun(Settings { spool: Arc::new(spool), ..settings() }, FRIEND);
-    let said = talk.say(format!("MAIL FROM:<> SIZE=201\r\n{}DATA\r\n", "RCPT TO:<a@b>\r\n".repeat(50)));
-    assert_eq!(said.matches("503 5.5.1 ").count(), 51, "{said}");
+    let reply = talk.say(format!("MAIL FROM:<> SIZE=201\r\n{}DATA\r\n", "RCPT TO:<a@b>\r\n".repeat(50)));
+    assert_eq!(reply.matches("503 5.5.1 ").count(), 51, "{reply}");
     assert_eq!(talk.code("RSET"), "250");
 }
 
@@ -375,8 +375,8 @@ fn bytes_that_are_no_commands_end_the_session() {
     for foreign in ["BDAT 20 LAST\r\nMAIL FROM:<a@b>\r\n", "POST / HTTP/1.1\r\nHost: x\r\n\r\nLHLO x\r\n"] {
         let mut talk = Talk::new(settings(), FRIEND);
         assert!(matches!(talk.0.feed(foreign.as_bytes()).1, Step::Close));
-        let said = String::from_utf8(talk.0.replies()).unwrap();
-        assert!(said.starts_with("421 ") && said.matches("\r\n").count() == 1, "{said}");
+        let reply = String::from_utf8(talk.0.replies()).unwrap();
+        assert!(reply.starts_with("421 ") && reply.matches("\r\n").count() == 1, "{reply}");
     }
 }
 

@@ -231,7 +231,7 @@ impl Slot {
             (Some(code), _) => End::Exit(code),
             (None, signal) => End::Signal(signal.unwrap_or_default()),
         };
-        let said = running.tail.into_lines();
+        let shown = running.tail.into_lines();
         let Running { pid, generation, served, life, .. } = *running;
         let (asked, killed) = match life {
             Life::Unready | Life::Ready | Life::Lost { .. } => (false, false),
@@ -257,7 +257,7 @@ impl Slot {
             (false, false) if done => "done".into(),
             (false, false) => end.kind(),
         };
-        let last = LastEnd { at: exact(wall_clock()), end, said };
+        let last = LastEnd { at: exact(wall_clock()), end, said: shown };
         self.last_end = Some(last.clone());
         Some(Ended { role, name, pid, last, by_us, generation, served, kind })
     }
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_killed_at_the_earliest_of_the_times_that_were_said_and_once() {
+    fn it_is_killed_at_the_earliest_of_the_times_that_were_reported_and_once() {
         let begin = Instant::now();
         let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10), begin);
         shell(&mut slot, "trap '' TERM; exec sleep 100", begin);

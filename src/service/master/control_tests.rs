@@ -37,9 +37,9 @@ impl Scene {
 
 /// All data up to the end of the connection.
 fn rest(mut stream: UnixStream) -> String {
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
-    said
+    let mut received = String::new();
+    stream.read_to_string(&mut received).unwrap();
+    received
 }
 
 fn status() -> String {
@@ -77,8 +77,8 @@ fn what_is_no_request_is_reported_so_and_who_goes_away_is_forgotten() {
         client.write_all(nonsense.as_bytes()).unwrap();
         assert_eq!(scene.commands(), []);
         assert!(scene.control.asking.is_empty());
-        let said: Answer = serde_json::from_str(&rest(client)).unwrap();
-        assert!(said.problem.is_some(), "{said:?}");
+        let report: Answer = serde_json::from_str(&rest(client)).unwrap();
+        assert!(report.problem.is_some(), "{report:?}");
     }
     // The longest request is read.
     let mut client = scene.connect();

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn where_another_program_answers_that_is_said() {
+    fn where_another_program_answers_that_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("lmtp");
         let _anothers = UnixListener::bind(&socket).unwrap();

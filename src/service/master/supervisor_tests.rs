@@ -176,9 +176,9 @@ impl Scene {
 
 /// The answer to the client.
 fn answer(mut client: UnixStream) -> Answer {
-    let mut said = String::new();
-    client.read_to_string(&mut said).unwrap();
-    serde_json::from_str(&said).unwrap()
+    let mut received = String::new();
+    client.read_to_string(&mut received).unwrap();
+    serde_json::from_str(&received).unwrap()
 }
 
 /// Whether the client has no answer yet.

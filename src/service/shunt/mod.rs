@@ -223,8 +223,8 @@ impl CrashRecords {
         };
         self.counted.push_back(now);
         self.records.insert(key, record);
-        let said = said.map(|said| format!(": {said}")).unwrap_or_default();
-        let reason = format!("worker {pid} {}{said}", end.end);
+        let expected = said.map(|said| format!(": {said}")).unwrap_or_default();
+        let reason = format!("worker {pid} {}{expected}", end.end);
         self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
     }
 

@@ -220,13 +220,13 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
         assert_eq!(broker.next_header(), Some(FromWorker::Heartbeat));
     }
     scene.answer(job, false);
-    let mut said = Vec::new();
+    let mut collected = Vec::new();
     while let Some(word) = broker.next_header() {
-        said.push(word);
+        collected.push(word);
     }
-    assert_eq!(said.iter().filter(|word| **word == done(b"first")).count(), 1);
+    assert_eq!(collected.iter().filter(|word| **word == done(b"first")).count(), 1);
     // After the answer, the worker waits as long as after it has connected, and sends a heartbeat each second.
-    assert!((LIVENESS as usize / 2..10 * LIVENESS as usize).contains(&said.len()), "{said:?}");
+    assert!((LIVENESS as usize / 2..10 * LIVENESS as usize).contains(&collected.len()), "{collected:?}");
     scene.accept();
 }
 

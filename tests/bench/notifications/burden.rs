@@ -53,12 +53,12 @@ pub fn measure(report: &mut Report, runs: usize) {
                 until("the slow ones are asked", || receivers.count(SLOW) >= SLOW.len() * 4);
             }
             let soon = latencies(&ground, &receivers, QUICK, "quick.example", runs * 2);
-            let told = receivers.count(QUICK);
+            let received = receivers.count(QUICK);
             happen(&ground, "quick", events, "quick.example", None);
-            let all = told + events * QUICK.len();
+            let all = received + events * QUICK.len();
             until("the quick ones have all", || receivers.count(QUICK) >= all);
             let rate = receivers.look(|came| {
-                let came: Vec<_> = came.iter().filter(|one| QUICK.contains(&one.receiver)).skip(told).collect();
+                let came: Vec<_> = came.iter().filter(|one| QUICK.contains(&one.receiver)).skip(received).collect();
                 came.len() as f64 / (came.last().unwrap().arrived - came[0].arrived).as_secs_f64()
             });
             drop(daemon);

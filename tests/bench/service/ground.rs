@@ -168,9 +168,9 @@ impl Service {
     /// What `service status --json` says.
     pub fn status(&self) -> Value {
         let mut command = Command::new(program());
-        let said =
+        let printed =
             command.args(["service", "status", "--json", "--config"]).arg(&self.config).output().expect("it runs");
-        serde_json::from_slice(&said.stdout).unwrap_or_default()
+        serde_json::from_slice(&printed.stdout).unwrap_or_default()
     }
 
     /// The processes of this role, `front` or `worker`.

@@ -60,8 +60,8 @@ fn serve(stream: UnixStream, users: &[String], counts: &Counts) -> io::Result<()
             }
             ["STATUS", mailbox, ..] => {
                 let next = counts.lock().expect("no panic").get(&key(user, mailbox)).copied().unwrap_or_default() + 1;
-                let said = format!("MESSAGES {} UIDNEXT {next} UIDVALIDITY {}", next - 1, user + 1);
-                say(format!("* STATUS {mailbox} ({said})\r\n{tag} OK\r\n"))?;
+                let expected = format!("MESSAGES {} UIDNEXT {next} UIDVALIDITY {}", next - 1, user + 1);
+                say(format!("* STATUS {mailbox} ({expected})\r\n{tag} OK\r\n"))?;
             }
             ["APPEND", mailbox, .., literal] => {
                 let size =

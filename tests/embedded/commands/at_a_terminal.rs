@@ -51,13 +51,13 @@ fn a_delivery_without_its_database_names_host_port_and_cause_and_what_it_waits_f
     );
     std::fs::write(place.path().join("config.toml"), text).unwrap();
     let line = format!("maildrop_command --config config.toml {DELIVER}");
-    let (status, said) = shown(place.path(), &line);
-    let lines: Vec<&str> = said.lines().collect();
+    let (status, screen) = shown(place.path(), &line);
+    let lines: Vec<&str> = screen.lines().collect();
     let cause = format!("connecting to PostgreSQL at 127.0.0.1 port {port}: ");
-    let [first, waits, last, verdict] = lines[..] else { panic!("{said}") };
-    assert!(first.contains(&cause) && first.contains("refused") && first.ends_with("; it is tried again"), "{said}");
-    assert!(waits.contains(&format!("waiting for the database at 127.0.0.1 port {port} … 5 s")), "{said}");
-    assert!(last.contains(&cause) && verdict == "4.4.1 the database cannot be reached", "{said}");
+    let [first, waits, last, verdict] = lines[..] else { panic!("{screen}") };
+    assert!(first.contains(&cause) && first.contains("refused") && first.ends_with("; it is tried again"), "{screen}");
+    assert!(waits.contains(&format!("waiting for the database at 127.0.0.1 port {port} … 5 s")), "{screen}");
+    assert!(last.contains(&cause) && verdict == "4.4.1 the database cannot be reached", "{screen}");
     assert_eq!(status, Some(75));
     // Postfix passes on what it reads to the sender.
     let (_, piped) = shown(place.path(), &format!("{line} --dry-run 2>error | cat; cat error"));
@@ -122,10 +122,10 @@ fn the_packaged_units_act_and_a_person_at_a_terminal_confirms_first() {
     ledger.execute("UPDATE attempts SET started_at = started_at - ?1, ended_at = ended_at - ?1", [month]).unwrap();
     let before = attempts(place.path());
 
-    let (_, said) = shown(place.path(), &owed);
-    assert!(said.contains("Nothing was delivered. With --yes it is.") && sent_copies(place.path()) == 0, "{said}");
-    let (_, said) = shown(place.path(), &prune);
-    assert!(said.contains("would remove") && said.contains("Nothing was removed. With --yes it is."), "{said}");
+    let (_, screen) = shown(place.path(), &owed);
+    assert!(screen.contains("Nothing was delivered. With --yes it is.") && sent_copies(place.path()) == 0, "{screen}");
+    let (_, screen) = shown(place.path(), &prune);
+    assert!(screen.contains("would remove") && screen.contains("Nothing was removed. With --yes it is."), "{screen}");
     assert_eq!(attempts(place.path()), before);
 
     for unit in [&proof, &owed, &prune] {
@@ -136,8 +136,8 @@ fn the_packaged_units_act_and_a_person_at_a_terminal_confirms_first() {
     assert_eq!((sent_copies(place.path()), attempts(place.path()) < before), (3, true));
 
     let place = site_with_owed_copies();
-    let (status, said) = shown(place.path(), &format!("{owed} --yes"));
-    assert!(status == Some(0) && sent_copies(place.path()) == 3, "{said}");
+    let (status, screen) = shown(place.path(), &format!("{owed} --yes"));
+    assert!(status == Some(0) && sent_copies(place.path()) == 3, "{screen}");
 }
 
 #[test]
@@ -159,9 +159,9 @@ fn several_messages_of_the_queue_are_shown_first_and_one_is_changed_at_once() {
     let (a, b) = (enqueue("a"), enqueue("b"));
     let held = || queue.list().unwrap().iter().filter(|entry| entry.state == State::Held).count();
     let hold = "maildrop_command queue hold --config config.toml";
-    let (status, said) = shown(place.path(), &format!("{hold} {a} {b}"));
-    assert!(status == Some(0) && said.matches("to scuba@mail.axial.net, would be held").count() == 2, "{said}");
-    assert!(said.ends_with("Nothing was held. With --yes it is.\n") && held() == 0, "{said}");
+    let (status, screen) = shown(place.path(), &format!("{hold} {a} {b}"));
+    assert!(status == Some(0) && screen.matches("to scuba@mail.axial.net, would be held").count() == 2, "{screen}");
+    assert!(screen.ends_with("Nothing was held. With --yes it is.\n") && held() == 0, "{screen}");
     shown(place.path(), &format!("{hold} {a}"));
     assert_eq!(held(), 1);
     shown(place.path(), &format!("{hold} --yes {a} {b}"));

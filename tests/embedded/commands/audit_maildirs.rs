@@ -53,9 +53,9 @@ fn a_maildirs_copies_are_there_or_gone() {
     let file = fs::read_dir(new).unwrap().next().unwrap().unwrap().path();
     fs::remove_file(file).unwrap();
     fs::remove_dir_all(scene.path().join("anna@x")).unwrap();
-    let told = scene.audit(&[], 65);
-    assert!(told.contains(": 1 lost, 1 gone, most likely"), "{told}");
-    assert!(told.contains("the whole mailbox is gone") && told.contains("INBOX of anna@x"), "{told}");
+    let shown = scene.audit(&[], 65);
+    assert!(shown.contains(": 1 lost, 1 gone, most likely"), "{shown}");
+    assert!(shown.contains("the whole mailbox is gone") && shown.contains("INBOX of anna@x"), "{shown}");
     assert!(!scene.path().join("anna@x").exists(), "looking made a Maildir");
     let one = scene.audit(&["--mailbox", "doug@x/INBOX"], 0);
     assert!(one.contains("<1@x>") && one.contains("most likely its owner"), "{one}");
@@ -65,14 +65,14 @@ fn a_maildirs_copies_are_there_or_gone() {
 
 /// At three in the morning nobody wants to think of quotes.
 #[test]
-fn the_command_that_is_told_can_be_pasted() {
+fn the_command_that_is_reported_can_be_pasted() {
     let scene = Scene(tempfile::Builder::new().prefix("it's here ").tempdir().unwrap());
     for recipient in ["doug@x", "anna@x"] {
         scene.deliver(recipient);
         fs::remove_dir_all(scene.path().join(recipient)).unwrap();
     }
-    let told = scene.audit(&["--mailbox", "anna@x/INBOX"], 65);
-    let command = told.split('`').find(|part| part.starts_with("maildrop_command replay --restore")).expect(&told);
+    let shown = scene.audit(&["--mailbox", "anna@x/INBOX"], 65);
+    let command = shown.split('`').find(|part| part.starts_with("maildrop_command replay --restore")).expect(&shown);
     let arguments = command.strip_prefix("maildrop_command").unwrap();
     let script = format!("exec \"$0\"{arguments}");
     let output = Command::new("sh").arg("-c").arg(script).arg(program(&[]).get_program()).output().unwrap();
@@ -81,15 +81,15 @@ fn the_command_that_is_told_can_be_pasted() {
 }
 
 #[test]
-fn an_attempt_that_never_ended_is_told_once_it_is_settled() {
+fn an_attempt_that_never_ended_is_reported_once_it_is_settled() {
     let scene = Scene::new();
     scene.deliver("doug@x");
     let ledger = rusqlite::Connection::open(scene.path().join("ledger.sqlite")).unwrap();
     ledger.execute("UPDATE attempts SET ended_at = NULL, outcome = NULL", []).unwrap();
     scene.audit(&[], 0);
     ledger.execute("UPDATE attempts SET started_at = started_at - 600000000", []).unwrap();
-    let told = scene.audit(&[], 65);
-    assert!(told.contains(": 1 never ended.") && told.contains("another attempt has delivered the copy"), "{told}");
+    let shown = scene.audit(&[], 65);
+    assert!(shown.contains(": 1 never ended.") && shown.contains("another attempt has delivered the copy"), "{shown}");
 }
 
 /// One mailbox that has lost everything must not bury what others have lost.
@@ -101,9 +101,9 @@ fn of_one_mailbox_a_few_are_listed_unless_it_was_asked_for() {
         scene.deliver_this("doug@x", message.replace("<1@x>", &format!("<{number}@x>")).as_bytes());
     }
     fs::remove_dir_all(scene.path().join("doug@x")).unwrap();
-    let told = scene.audit(&[], 65);
-    assert_eq!(told.matches("the whole mailbox is gone").count(), 5, "{told}");
-    assert!(told.contains("and 2 more") && told.contains("--mailbox doug@x/INBOX lists them"), "{told}");
+    let shown = scene.audit(&[], 65);
+    assert_eq!(shown.matches("the whole mailbox is gone").count(), 5, "{shown}");
+    assert!(shown.contains("and 2 more") && shown.contains("--mailbox doug@x/INBOX lists them"), "{shown}");
     let all = scene.audit(&["--mailbox", "doug@x/INBOX"], 65);
     assert_eq!(all.matches("the whole mailbox is gone").count(), 7, "{all}");
     let mistyped = scene.audit(&["--mailbox", "Doug"], 0);

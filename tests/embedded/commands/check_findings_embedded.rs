@@ -6,7 +6,7 @@ use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
-fn what_is_in_order_has_nothing_to_mend() {
+fn what_is_in_order_has_nothing_to_fix() {
     let directory = tempfile::tempdir().unwrap();
     set_permissions(directory.path(), Permissions::from_mode(0o700)).unwrap();
     let mut database = open(directory.path());
@@ -39,7 +39,7 @@ fn what_is_in_order_has_nothing_to_mend() {
 }
 
 #[test]
-fn what_is_not_in_order_is_told_with_what_mends_it() {
+fn what_is_not_in_order_is_reported_with_what_fixes_it() {
     let directory = tempfile::tempdir().unwrap();
     let name = directory.path().display().to_string();
     let mut database = open(directory.path());

@@ -21,8 +21,9 @@ fn found(folder: &Path, postconf: &str) -> [(String, String, String); 2] {
     std::fs::write(path("postconf"), format!("#!/bin/sh\n{postconf}\n")).unwrap();
     std::fs::set_permissions(path("postconf"), PermissionsExt::from_mode(0o755)).unwrap();
     let mut check = program(&["check", "--json", "--config", &path("config.toml")]);
-    let said = check.env("PATH", format!("{}:/usr/bin:/bin", folder.display())).output().unwrap();
-    let findings: Vec<Json> = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    let printed = check.env("PATH", format!("{}:/usr/bin:/bin", folder.display())).output().unwrap();
+    let findings: Vec<Json> =
+        serde_json::from_slice(&printed.stdout).unwrap_or_else(|error| panic!("{error}: {printed:?}"));
     ["queue lifetime", "deadline"].map(|what| {
         let one = findings.iter().find(|one| one["what"] == what).unwrap_or_else(|| panic!("no {what}: {findings:#?}"));
         let [state, found, mend] = ["state", "found", "fix"].map(|of| one[of].as_str().unwrap_or_default().to_owned());

@@ -1,4 +1,4 @@
-//! `inject`: mail that has no Postfix behind it is in the queue, or whoever brings it is told that it is not.
+//! `inject`: mail that has no Postfix behind it is in the queue, or whoever brings it learns that it is not.
 
 use crate::not_run::did_not_run;
 use crate::program::{feed, program};
@@ -60,14 +60,14 @@ impl Site {
     }
 }
 
-fn said(bytes: &[u8]) -> String {
+fn text_of(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// It ended with this status, and said these words on standard error.
 #[track_caller]
 fn refused(output: &Output, exit: i32, words: &[&str]) {
-    let complained = said(&output.stderr);
+    let complained = text_of(&output.stderr);
     assert_eq!(output.status.code(), Some(exit), "{complained}");
     for word in words {
         assert!(complained.contains(word), "{word}: {complained}");
@@ -81,7 +81,7 @@ fn each_file_is_one_message_for_all_recipients_as_it_came() {
     let to =
         ["--recipient", "doug@x", "--recipient", "scuba@x", "--recipient", "Doug@X", "--sender", "<lisa@gmail.com>"];
     let output = site.inject(&[&to[..], &["message.eml", "other.eml"]].concat());
-    assert!(output.status.success() && said(&output.stderr).contains("maildropd is not running"), "{output:?}");
+    assert!(output.status.success() && text_of(&output.stderr).contains("maildropd is not running"), "{output:?}");
     let queued = site.queued();
     assert_eq!(queued.len(), 2);
     for (claim, file) in queued.iter().zip(["message.eml", "other.eml"]) {
@@ -93,24 +93,24 @@ fn each_file_is_one_message_for_all_recipients_as_it_came() {
         assert_eq!((envelope.may_owe_sent, envelope.vouches), (false, false));
         assert!(envelope.injected_by.starts_with("inject, by user "));
         let line = format!("{} ", claim.name().id());
-        let row = said(&output.stdout).lines().find(|row| row.contains(&line)).map(str::to_owned);
+        let row = text_of(&output.stdout).lines().find(|row| row.contains(&line)).map(str::to_owned);
         assert!(row.unwrap().ends_with(file), "{output:?}");
     }
 }
 
 #[test]
-fn standard_input_is_a_message_and_programs_are_told_its_id() {
+fn standard_input_is_a_message_and_programs_get_its_id() {
     let site = Site::new();
     let mut child = site.command(&["--recipient", "doug@x", "--json", "-"]);
     let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(MESSAGE).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let [claim] = &site.queued()[..] else { panic!("one message") };
     assert_eq!((claim.message(), claim.envelope().sender.as_str()), (MESSAGE, ""));
-    assert_eq!(told[0]["id"], claim.name().id());
-    assert_eq!((&told[0]["file"], &told[0]["problem"]), (&"-".into(), &Value::Null));
+    assert_eq!(printed[0]["id"], claim.name().id());
+    assert_eq!((&printed[0]["file"], &printed[0]["problem"]), (&"-".into(), &Value::Null));
 
     refused(&site.inject(&["--recipient=doug@x", "-", "-"]), 64, &["standard input can be read once"]);
 }
@@ -144,7 +144,7 @@ fn reports_that_nothing_tells_apart_are_as_many_messages_as_were_brought() {
         assert_ne!(Identity::of(&messages[0]), Identity::of(&messages[1]));
         // What was brought is there as it came, below one field that was put on top.
         for message in &messages {
-            assert!(message.starts_with(b"Received: by ") && message.ends_with(report), "{}", said(message));
+            assert!(message.starts_with(b"Received: by ") && message.ends_with(report), "{}", text_of(message));
         }
     }
 }
@@ -164,7 +164,7 @@ fn a_file_that_cannot_be_accepted_is_named_and_the_others_are_accepted() {
             "1 of 4 files were accepted",
         ],
     );
-    assert_eq!(said(&output.stdout).lines().count(), 2, "{output:?}");
+    assert_eq!(text_of(&output.stdout).lines().count(), 2, "{output:?}");
     assert_eq!(site.queued().len(), 1);
     refused(&site.inject(&["--recipient=doug@x", "empty.eml"]), 65, &["0 of 1 files"]);
 }
@@ -210,7 +210,7 @@ fn where_the_database_cannot_say_who_is_known_nothing_is_accepted_and_no_mailbox
 }
 
 #[test]
-fn a_full_disk_is_told_with_what_was_accepted() {
+fn a_full_disk_is_reported_with_what_was_accepted() {
     let site = Site::new();
     site.file("large.eml", &[MESSAGE, &[b'x'; 300_000]].concat());
     site.file("small.eml", b"Subject: small\n\nx\n");
@@ -228,12 +228,12 @@ fn a_full_disk_is_told_with_what_was_accepted() {
     match output {
         Some(output) if output.status.code() != Some(99) => {
             refused(&output, 75, &["large.eml: ", "no room is left on the disk", "2 of 3 files were accepted"]);
-            let told = said(&output.stdout);
+            let printed = text_of(&output.stdout);
             assert!(
-                told.contains("message.eml") && told.contains("small.eml") && !told.contains("large.eml"),
-                "{told}"
+                printed.contains("message.eml") && printed.contains("small.eml") && !printed.contains("large.eml"),
+                "{printed}"
             );
-            assert_eq!(told.matches(".msg").count(), 2, "{told}");
+            assert_eq!(printed.matches(".msg").count(), 2, "{printed}");
         }
         // Root may, where nothing forbids it.
         _ => {

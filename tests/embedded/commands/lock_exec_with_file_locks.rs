@@ -40,7 +40,7 @@ fn kill(mut child: Child) {
 }
 
 #[test]
-fn the_second_is_told_who_holds_it_and_what_is_held_is_listed() {
+fn the_second_learns_who_holds_it_and_what_is_held_is_listed() {
     let site = site();
     let here = site.path();
     assert!(locks(here).is_empty());
@@ -56,8 +56,8 @@ fn the_second_is_told_who_holds_it_and_what_is_held_is_listed() {
 
     let busy = output(lock(here, "exec", &["nightly", "--", "true"]));
     assert_eq!(busy.status.code(), Some(75), "{busy:?}");
-    let said = String::from_utf8(busy.stderr).unwrap();
-    assert!(said.contains("nightly: held by ") && said.contains(&format!(":{}, for ", holder.id())), "{said}");
+    let errors = String::from_utf8(busy.stderr).unwrap();
+    assert!(errors.contains("nightly: held by ") && errors.contains(&format!(":{}, for ", holder.id())), "{errors}");
     assert_eq!(output(lock(here, "try", &["nightly"])).status.code(), Some(75));
     assert_eq!(output(lock(here, "try", &["another"])).status.code(), Some(0));
     assert_eq!(output(lock(here, "exec", &["another", "--", "sh", "-c", "exit 7"])).status.code(), Some(7));
@@ -69,7 +69,7 @@ fn the_second_is_told_who_holds_it_and_what_is_held_is_listed() {
 }
 
 #[test]
-fn where_no_lock_was_ever_taken_none_is_held_and_where_nobody_can_look_that_is_said() {
+fn where_no_lock_was_ever_taken_none_is_held_and_where_nobody_can_look_that_is_reported() {
     let site = site();
     let mut ledger = crate::support::clients_and_processes::open(site.path());
     let nowhere = site.path().join("nowhere");

@@ -1,4 +1,4 @@
-//! The operations log: what somebody has done by hand is written down with who did it, shown to operators, and forgotten in time.
+//! The operations log: what somebody has done manually is written down with who did it, shown to operators, and forgotten in time.
 
 use crate::program::{feed, program};
 use crate::support::clients_and_processes;
@@ -62,14 +62,17 @@ fn what_replay_delivers_again_is_on_the_page_with_who_did_it() {
     assert!(run(&replay, here).status.success());
 
     let shown = log();
-    let told = text(shown.shown());
-    assert_eq!(rows(&shown.body), 3, "{told}");
-    let (newer, older) = told.split_once("restored").expect("both");
+    let screen = text(shown.shown());
+    assert_eq!(rows(&shown.body), 3, "{screen}");
+    let (newer, older) = screen.split_once("restored").expect("both");
     // One row for each run, with its command line.
     for has in ["by command line on ", "delivered again", "replay --recipient doug@x /", "1 delivered by process "] {
-        assert!(newer.contains(has), "{has}: {told}");
+        assert!(newer.contains(has), "{has}: {screen}");
     }
-    assert!(older.contains("replay --restore --since 1h --yes") && older.contains("1 delivered by process "), "{told}");
+    assert!(
+        older.contains("replay --restore --since 1h --yes") && older.contains("1 delivered by process "),
+        "{screen}"
+    );
 }
 
 #[test]
@@ -107,8 +110,9 @@ fn it_is_read_page_by_page_and_what_is_old_is_forgotten() {
     loop {
         let answer = page.ask("GET", &path, &[("cookie", &cookie)], "");
         assert!(!answer.shown().contains("<script>alert"), "{}", answer.body);
-        let told = text(&answer.body);
-        let numbers = told.split("number ").skip(1).filter_map(|rest| rest.split_once('.')).map(|(n, _)| n.to_owned());
+        let screen = text(&answer.body);
+        let numbers =
+            screen.split("number ").skip(1).filter_map(|rest| rest.split_once('.')).map(|(n, _)| n.to_owned());
         seen.extend(numbers);
         let links = answer.body.split("href=\"").filter_map(|rest| rest.split('"').next());
         // The page as a file has a link as well.
@@ -121,8 +125,8 @@ fn it_is_read_page_by_page_and_what_is_old_is_forgotten() {
     assert_eq!(seen, (0..120).rev().map(|number| number.to_string()).collect::<Vec<_>>());
 
     let prune = ["prune", "--operations-older-than", "365d", "--json"];
-    let told = run(&[&prune[..], &["--dry-run"]].concat(), here);
-    assert!(String::from_utf8_lossy(&told.stdout).contains("\"would_remove\":84"), "{told:?}");
+    let output = run(&[&prune[..], &["--dry-run"]].concat(), here);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"would_remove\":84"), "{output:?}");
     let left = || ledger.query_row("SELECT count(*) FROM operations", (), |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(left(), 120);
     assert!(run(&prune, here).status.success());

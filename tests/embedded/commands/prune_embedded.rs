@@ -96,8 +96,8 @@ fn what_is_old_is_forgotten_and_nothing_else() {
     assert_eq!(pruned(directory, "messages")["removed"], 1);
     for id in ["young", "heard", "owed"] {
         let outcome = deliver(directory, id);
-        let said = outcome.delivered();
-        assert!(said.starts_with(if id == "owed" { "INBOX app" } else { "INBOX already there" }), "{id}: {said}");
+        let shown = outcome.delivered();
+        assert!(shown.starts_with(if id == "owed" { "INBOX app" } else { "INBOX already there" }), "{id}: {shown}");
     }
     assert!(deliver(directory, "old").delivered().starts_with("INBOX appended"));
 }

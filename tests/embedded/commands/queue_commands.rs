@@ -52,10 +52,10 @@ impl Site {
     #[track_caller]
     fn refused(&self, arguments: &[&str], exit: i32, parts: &[&str]) {
         let output = self.run(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {errors}");
         for part in parts {
-            assert!(said.contains(part), "{arguments:?}: {said}");
+            assert!(errors.contains(part), "{arguments:?}: {errors}");
         }
     }
 

@@ -34,12 +34,12 @@ fn below(folder: &Path) -> BTreeMap<String, (u32, String)> {
 fn it_writes_one_folder_for_its_owner_alone_and_overwrites_nothing() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join("sites/going-live");
-    let said = quickstart(&folder, &[]);
-    assert_eq!(said.status.code(), Some(0), "{}", String::from_utf8_lossy(&said.stderr));
+    let reported = quickstart(&folder, &[]);
+    assert_eq!(reported.status.code(), Some(0), "{}", String::from_utf8_lossy(&reported.stderr));
     let files = below(&folder);
     for (name, (mode, text)) in &files {
         assert_eq!(*mode, if name.ends_with('/') { 0o700 } else { 0o600 }, "{name}");
-        assert!(name.ends_with('/') || String::from_utf8_lossy(&said.stdout).contains(name), "{name} is not told");
+        assert!(name.ends_with('/') || String::from_utf8_lossy(&reported.stdout).contains(name), "{name} is not told");
         assert!(name.ends_with('/') || !text.is_empty(), "{name}");
     }
     let passwords: Vec<&String> =
@@ -58,12 +58,12 @@ fn it_writes_one_folder_for_its_owner_alone_and_overwrites_nothing() {
     // Passwords are others each time; an empty folder will do.
     let other = home.path().join("other");
     fs::create_dir(&other).unwrap();
-    let said = quickstart(&other, &["--imap-server", "cyrus", "--json"]);
-    assert_eq!(said.status.code(), Some(0));
-    let told: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let shown = quickstart(&other, &["--imap-server", "cyrus", "--json"]);
+    assert_eq!(shown.status.code(), Some(0));
+    let output: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
     let others = below(&other);
     assert_ne!(others["imap.password"], files["imap.password"]);
-    assert_eq!(told["files"].as_array().unwrap().len(), others.keys().filter(|name| !name.ends_with('/')).count());
+    assert_eq!(output["files"].as_array().unwrap().len(), others.keys().filter(|name| !name.ends_with('/')).count());
     assert!(others.contains_key("cyrus/imapd.conf.maildrop") && !others.contains_key("dovecot/"));
 }
 
@@ -74,9 +74,9 @@ fn what_cannot_be_is_refused_and_nothing_is_written() {
         [&["--database", "oracle://x"][..], &["--domain", "a b"], &["--mail-host", "mx1"], &["--imap-server", "x"]]
     {
         let folder = home.path().join("x");
-        // An option that is there twice is one mistake, its value another: both are the caller's.
-        let said = program(&["quickstart", "--imap", "localhost"]).args(wrong).arg(&folder).output().unwrap();
-        assert_eq!(said.status.code(), Some(64), "{wrong:?}");
+        // An option that is duplicated is one mistake, its value another: both are the caller's.
+        let printed = program(&["quickstart", "--imap", "localhost"]).args(wrong).arg(&folder).output().unwrap();
+        assert_eq!(printed.status.code(), Some(64), "{wrong:?}");
         assert!(!folder.exists(), "{wrong:?}");
     }
     // Below a file nothing can be made.

@@ -83,7 +83,7 @@ fn the_same_message_many_times_at_once_is_delivered_once_and_waits_for_nobody() 
 
 #[test]
 fn ctrl_c_ends_after_the_messages_in_hand_and_a_second_run_goes_on() {
-    // Enough that a busy machine does not deliver them all before it is told to end.
+    // Enough that a busy machine does not deliver them all before it is asked to end.
     const ALL: usize = 600;
     let desk = Desk::new();
     let mbox = desk.file("all.mbox", mbox(ALL));
@@ -95,7 +95,7 @@ fn ctrl_c_ends_after_the_messages_in_hand_and_a_second_run_goes_on() {
     running.interrupt();
     wait_until("it ends", || running.has_ended());
     assert_eq!(running.status().code(), Some(75));
-    let (line, complaints) = running.said();
+    let (line, complaints) = running.outputs();
     let summary: serde_json::Value = serde_json::from_str(&line).unwrap();
     let there = desk.inbox(DOUG).len();
     assert!(0 < there && there < ALL, "{there}");

@@ -135,10 +135,10 @@ fn a_dry_run_says_what_would_happen_and_does_nothing() {
     let files = [desk.file("1", message("there")), desk.file("2", message("new"))];
     let would = desk.replay(&[TO_DOUG.as_slice(), &["--dry-run", &files[0], &files[1]]].concat());
     would.ended(0, [1, 1, 0, 0]);
-    let told: Vec<(&str, &str)> =
-        would.said.iter().map(|line| (line["result"].as_str().unwrap(), line["detail"].as_str().unwrap())).collect();
+    let shown: Vec<(&str, &str)> =
+        would.printed.iter().map(|line| (line["result"].as_str().unwrap(), line["detail"].as_str().unwrap())).collect();
     let plan = "INBOX of doug@mail.axial.net (recipient): to be appended";
-    assert_eq!(told, [("already there", "already there"), ("to be delivered", plan)]);
+    assert_eq!(shown, [("already there", "already there"), ("to be delivered", plan)]);
     assert_eq!(desk.inbox(DOUG).len(), 1);
     desk.replay(&[TO_DOUG.as_slice(), &[&files[0], &files[1]]].concat()).ended(0, [1, 1, 0, 0]);
 }

@@ -86,9 +86,12 @@ fn of_a_mailbox_that_cannot_be_read_nobody_says_that_nothing_is_lost() {
     fs::write(&cur, "").unwrap();
     let look = || program(&["replay", "--embedded", here, "--restore", "--since", "1h"]).output().unwrap();
     let output = look();
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(75), "{told}");
-    assert!(told.starts_with("1 of 1 mailboxes could not be looked at") && !told.contains("nothing is lost"), "{told}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{printed}");
+    assert!(
+        printed.starts_with("1 of 1 mailboxes could not be looked at") && !printed.contains("nothing is lost"),
+        "{printed}"
+    );
     fs::remove_file(&cur).unwrap();
     fs::create_dir(&cur).unwrap();
     let output = look();

@@ -90,8 +90,8 @@ fn a_copy_is_handed_over_with_all_that_it_came_with() {
     assert!(request.no_sent && request.sender == "lisa@gmail.com" && request.size == MESSAGE.len() as u64);
     assert_eq!(request.recipients[0].original.as_deref(), Some("doug@axial.net"));
     client.reply(request.id, &vec![Verdict::delivered("INBOX appended (uid 17)"); request.recipients.len()]);
-    let told: Vec<String> = request.recipients.into_iter().map(|to| to.address).collect();
-    assert_eq!(told, everybody);
+    let named: Vec<String> = request.recipients.into_iter().map(|to| to.address).collect();
+    assert_eq!(named, everybody);
     let output = retry.wait_with_output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let lines = String::from_utf8(output.stdout).unwrap();

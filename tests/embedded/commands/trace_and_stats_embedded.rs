@@ -33,7 +33,7 @@ fn json(directory: &Path, arguments: &[&str]) -> Json {
 }
 
 #[test]
-fn a_messages_history_is_told_by_any_of_its_names() {
+fn a_messages_history_is_reported_by_any_of_its_names() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     for recipient in ["doug@x", "lisa@gmail.com", "scuba@x"] {
@@ -41,16 +41,16 @@ fn a_messages_history_is_told_by_any_of_its_names() {
     }
     for what in [ID, "123-abc@mail.google.com", "4bXyz", "scuba@x", "lisa@gmail.com"] {
         let json = json(directory, &["trace", what]);
-        let told = &json["messages"][0];
-        assert_eq!((&told["state"], &told["message_id"]), (&"delivered".into(), &ID.into()), "{what}: {json}");
-        assert_eq!(told["copies"].as_array().unwrap().len(), 4, "{what}: {json}");
+        let report = &json["messages"][0];
+        assert_eq!((&report["state"], &report["message_id"]), (&"delivered".into(), &ID.into()), "{what}: {json}");
+        assert_eq!(report["copies"].as_array().unwrap().len(), 4, "{what}: {json}");
         // To the hundredth of a millisecond, of which it may have taken none.
-        assert!(told["attempts"][2]["stages_ms"]["append"].is_number(), "{what}: {json}");
+        assert!(report["attempts"][2]["stages_ms"]["append"].is_number(), "{what}: {json}");
     }
-    let (exit, said) = asked(directory, &["trace", "<another@x>"]);
-    assert!(exit == Some(66) && said.starts_with("NEVER SEEN HERE"), "{said}");
-    let (exit, said) = asked(&directory.join("elsewhere"), &["trace", ID]);
-    assert!(exit == Some(66) && said.contains("holds no ledger"), "{said}");
+    let (exit, output) = asked(directory, &["trace", "<another@x>"]);
+    assert!(exit == Some(66) && output.starts_with("NEVER SEEN HERE"), "{output}");
+    let (exit, output) = asked(&directory.join("elsewhere"), &["trace", ID]);
+    assert!(exit == Some(66) && output.contains("holds no ledger"), "{output}");
 
     let json = json(directory, &["stats"]);
     assert_eq!((&json["attempts"]["all"], &json["attempts"]["delivered"]), (&3.into(), &3.into()), "{json}");
@@ -67,10 +67,10 @@ fn what_cannot_be_written_to_a_full_disk_is_no_success_and_a_reader_who_has_left
         let output = command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (exit, said) = stats(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into());
+    let (exit, output) = stats(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into());
     assert!(
-        exit == Some(74) && said.starts_with("maildrop_command: standard output: No space left"),
-        "{exit:?} {said}"
+        exit == Some(74) && output.starts_with("maildrop_command: standard output: No space left"),
+        "{exit:?} {output}"
     );
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -101,12 +101,12 @@ fn what_is_no_file_is_written_to_and_never_replaced() {
     assert_eq!(stats(&link), (Some(0), String::new()));
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink(), "the link was replaced");
     assert!(std::fs::read_to_string(&file).unwrap().contains(" 1 delivered"));
-    let (exit, said) = stats(directory);
-    assert_eq!(exit, Some(73), "{said}");
+    let (exit, output) = stats(directory);
+    assert_eq!(exit, Some(73), "{output}");
 }
 
 #[test]
-fn who_holds_the_lock_is_told_without_taking_it() {
+fn who_holds_the_lock_is_reported_without_taking_it() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let name = lock_of_message_id(DEFAULT_NAMESPACE, ID.as_bytes());
@@ -117,12 +117,12 @@ fn who_holds_the_lock_is_told_without_taking_it() {
     assert_eq!((seen.pid, seen.queue_id.as_deref()), (Some(std::process::id()), Some("4bXyz")));
     deliver(directory, "doug@x").deferred("4.3.0 another delivery of this message holds its lock");
 
-    let told = json(directory, &["trace", ID]);
-    let told = &told["messages"][0];
+    let report = json(directory, &["trace", ID]);
+    let shown = &report["messages"][0];
     assert_eq!(
-        (&told["state"], &told["lock"]["holder"]["pid"]),
+        (&shown["state"], &shown["lock"]["holder"]["pid"]),
         (&"deferred".into(), &std::process::id().into()),
-        "{told}"
+        "{shown}"
     );
     assert!(holder.still_held(&name).unwrap());
     holder.release(&name).unwrap();

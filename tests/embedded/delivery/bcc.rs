@@ -85,7 +85,7 @@ impl Place {
             redelivery::lost(&site, database.as_mut(), &Selection { since: 0, mailbox: None }, soon()).unwrap().gone;
         let [(lost, _)] = lost.as_slice() else { panic!("{lost:?}") };
         assert_eq!(redelivery::restore(&site, lost, soon()).unwrap(), Manner::Appended(None));
-        // It is known for the same message: nothing is there twice.
+        // It is known for the same message: nothing is duplicated.
         assert_eq!(redelivery::restore(&site, lost, soon()).unwrap(), Manner::AlreadyThere);
         self.contents(mailbox)
     }
@@ -205,19 +205,19 @@ fn where_received_identifies_the_message_it_is_appended_unchanged_and_the_web_ui
     let screen = anna.get(&path_of(&message)).shown().to_owned();
     let restore: Vec<String> = copies(&screen).into_iter().filter(|one| one.contains("restore")).collect();
     let plan = anna.post("/again/plan", &restore.join("&"));
-    let told = text(plan.shown());
-    assert!(told.contains("May these be delivered with the address of another recipient?"), "{told}");
+    let page_text = text(plan.shown());
+    assert!(page_text.contains("May these be delivered with the address of another recipient?"), "{page_text}");
     // Nothing is chosen unless somebody does.
     let form = &plan.body[plan.body.find("/again/start").unwrap()..];
     assert!(!form.contains("type=\"hidden\" name=\"copy\"") && !form.contains("checked"), "{form}");
     assert!(text(&anna.post("/again/start", "").body).contains("Nothing was selected"));
     assert!(place.files(OPEN).is_empty());
-    let told = anna.confirm(&plan.body);
-    assert!(told.contains("DELIVERED to INBOX of doug@x.example"), "{told}");
+    let confirmed = anna.confirm(&plan.body);
+    assert!(confirmed.contains("DELIVERED to INBOX of doug@x.example"), "{confirmed}");
     assert_eq!(place.contents(OPEN), [message]);
 }
 
-/// What is told apart by Message-ID and Date is not asked about.
+/// What is distinguished by Message-ID and Date is not asked about.
 #[test]
 fn the_web_ui_asks_nothing_where_nothing_can_be_disclosed() {
     let letter = letter(&format!("{ID}{DATE}"));

@@ -93,8 +93,8 @@ fn a_writer_that_is_killed_has_nothing_delivered() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = vec![0; HARNESS.len() + "written\n".len()];
-        writer.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        let mut received = vec![0; HARNESS.len() + "written\n".len()];
+        writer.stdout.as_mut().unwrap().read_exact(&mut received).unwrap();
         writer.kill().unwrap();
         writer.wait().unwrap();
         // The program has its stderr from the writer: this one ends when the program does.

@@ -58,9 +58,9 @@ fn a_command_line_that_cannot_be_read_is_deferred() {
 /// A person has mistyped it, or Postfix has a wrong entry: for now, and with what helps the one who reads it.
 #[test]
 fn a_subcommand_that_is_mistyped_is_deferred_with_a_suggestion() {
-    let said = output(&["auditt", "--since", "1h"]);
-    assert_eq!(said.status.code(), Some(75));
-    let line = String::from_utf8(said.stdout).unwrap();
+    let shown = output(&["auditt", "--since", "1h"]);
+    assert_eq!(shown.status.code(), Some(75));
+    let line = String::from_utf8(shown.stdout).unwrap();
     assert!(
         line.starts_with("4.3.5 bad arguments: ") && line.ends_with("a similar subcommand exists: 'audit'\n"),
         "{line}"
@@ -69,7 +69,7 @@ fn a_subcommand_that_is_mistyped_is_deferred_with_a_suggestion() {
 
 #[test]
 fn help_and_version_are_for_people() {
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (&["--help"][..], "Exit status of a delivery"),
         (&["deliver", "--help"], "--recipient-header"),
         (&["migrate", "--help"], "[default: /etc/maildrop_command/config.toml]"),
@@ -84,7 +84,7 @@ fn help_and_version_are_for_people() {
         let output = output(arguments);
         let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
-        assert!(text.contains(said), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
     }
     // The others mean what sysexits(3) says: a mistake in them is no delivery.
     for arguments in [&["migrate", "--no-such-option"][..], &["check", "--no-such-option"], &["lock"], &["lock", "key"]]
@@ -94,14 +94,14 @@ fn help_and_version_are_for_people() {
     for arguments in [&["migrate", "--config", "/no/such/file"][..], &["check", "--config", "/no/such/file"]] {
         let output = output(arguments);
         assert_eq!(output.status.code(), Some(78), "{arguments:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("/no/such/file") && said.lines().count() == 1, "{said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(errors.contains("/no/such/file") && errors.lines().count() == 1, "{errors}");
     }
 }
 
 /// Whoever redirects it to a file on a full disk must not believe that the file is whole.
 #[test]
-fn what_cannot_be_said_is_an_error_of_every_subcommand() {
+fn what_cannot_be_reported_is_an_error_of_every_subcommand() {
     let directory = tempfile::tempdir().unwrap();
     feed(program(&envelope(directory.path())), MESSAGE.as_bytes()).delivered();
     let message = directory.path().join("message.eml");
@@ -152,16 +152,16 @@ fn what_cannot_be_said_is_an_error_of_every_subcommand() {
         vec!["notify", "status", "--help"],
     ] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let said = program(&arguments).stdin(Stdio::null()).stdout(full).output().unwrap();
-        let stderr = String::from_utf8(said.stderr).unwrap();
-        assert_eq!(said.status.code(), Some(74), "{arguments:?}: {stderr}");
+        let output_text = program(&arguments).stdin(Stdio::null()).stdout(full).output().unwrap();
+        let stderr = String::from_utf8(output_text.stderr).unwrap();
+        assert_eq!(output_text.status.code(), Some(74), "{arguments:?}: {stderr}");
         let complaints = stderr.lines().filter(|line| line.contains("standard output: No space left on device"));
         assert_eq!(complaints.count(), 1, "{arguments:?}: {stderr}");
         // Nobody reads it to the end, which is no failure.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let said = program(&arguments).stdin(Stdio::null()).stdout(writer).output().unwrap();
-        assert_eq!(said.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&said.stderr));
+        let printed = program(&arguments).stdin(Stdio::null()).stdout(writer).output().unwrap();
+        assert_eq!(printed.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&printed.stderr));
     }
 }
 
@@ -184,8 +184,8 @@ fn a_dry_run_does_nothing_and_is_no_delivery() {
     let mut arguments = envelope(directory.path());
     arguments.push("--dry-run");
     let outcome = feed(program(&arguments), MESSAGE.as_bytes());
-    let said = outcome.deferred("4.0.0 dry run, nothing done: ");
-    assert!(said.contains("INBOX of doug@x (recipient): to be appended"), "{said}");
+    let shown = outcome.deferred("4.0.0 dry run, nothing done: ");
+    assert!(shown.contains("INBOX of doug@x (recipient): to be appended"), "{shown}");
     assert_eq!(copies(directory.path()), 0);
     feed(program(&envelope(directory.path())), MESSAGE.as_bytes()).delivered();
     let outcome = feed(program(&arguments), MESSAGE.as_bytes());
@@ -218,9 +218,9 @@ fn help_that_the_service_cannot_say_is_an_error() {
     for arguments in [&["--help"][..], &["--version"]] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut service = std::process::Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        let said = service.args(arguments).stdout(full).output().unwrap();
-        let stderr = String::from_utf8(said.stderr).unwrap();
-        assert_eq!(said.status.code(), Some(74), "{stderr}");
+        let printed = service.args(arguments).stdout(full).output().unwrap();
+        let stderr = String::from_utf8(printed.stderr).unwrap();
+        assert_eq!(printed.status.code(), Some(74), "{stderr}");
         assert!(stderr.contains("standard output: No space left on device"), "{stderr}");
     }
 }
@@ -339,9 +339,9 @@ fn an_embedded_site_has_no_notifications() {
     for command in [&["subscription", "list"][..], &["notify", "status"], &["notify", "redeliver"]] {
         let site = ["--embedded", directory.path().to_str().unwrap()];
         let asked = output(&[command, &site].concat());
-        let said = String::from_utf8(asked.stderr).unwrap();
+        let errors = String::from_utf8(asked.stderr).unwrap();
         assert_eq!(
-            (asked.status.code(), said.trim()),
+            (asked.status.code(), errors.trim()),
             (Some(78), "maildrop_command: an embedded site has no notifications")
         );
     }

@@ -71,7 +71,7 @@ fn under_local_the_environment_says_it() {
 #[test]
 fn a_missing_or_senseless_envelope_is_deferred() {
     let place = Place::new();
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (&["--sender", "lisa@gmail.com"][..], "no envelope recipient"),
         (&["--sender", "lisa@gmail.com", "--recipient", ""], "no envelope recipient"),
         (&["--recipient", "doug@x"], "no envelope sender"),
@@ -82,7 +82,7 @@ fn a_missing_or_senseless_envelope_is_deferred() {
     ] {
         let outcome = place.deliver(arguments, &[], MESSAGE);
         let text = outcome.deferred("4.3.5 ");
-        assert!(text.starts_with(said), "{arguments:?}: {text}");
+        assert!(text.starts_with(expected), "{arguments:?}: {text}");
     }
     // Nothing of a message is believed unasked.
     let message = format!("Delivered-To: doug@x\nX-Original-To: doug@x\n{MESSAGE}");
@@ -91,7 +91,7 @@ fn a_missing_or_senseless_envelope_is_deferred() {
 }
 
 #[test]
-fn a_header_names_the_recipient_only_where_told_and_only_the_topmost_line() {
+fn a_header_names_the_recipient_only_where_configured_and_only_the_topmost_line() {
     let place = Place::new();
     let arguments = ["--sender", "lisa@gmail.com", "--recipient-header", "Delivered-To"];
     // pipe(8) puts its own line at the top; those below are the sender's to choose.

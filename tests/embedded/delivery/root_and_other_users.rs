@@ -42,8 +42,8 @@ fn root_does_nothing_in_another_users_directory_and_says_why() {
     let before = names(&there);
     for directory in [there.clone(), home.path().join("not/there")] {
         let outcome = feed(delivery(&directory), MESSAGE.as_bytes());
-        let said = outcome.deferred(&format!("4.3.5 {} belongs to user {NOBODY}", directory.display()));
-        assert!(said.contains("run this as that user, not as root"), "{said}");
+        let expected = outcome.deferred(&format!("4.3.5 {} belongs to user {NOBODY}", directory.display()));
+        assert!(expected.contains("run this as that user, not as root"), "{expected}");
         let path = directory.to_str().unwrap();
         let source = message.to_str().unwrap();
         for subcommand in [
@@ -61,17 +61,18 @@ fn root_does_nothing_in_another_users_directory_and_says_why() {
             &["web", "login", "--name", "anna", "--role", "viewer"],
             &["web", "sessions"],
         ] {
-            let said = program(&[subcommand, &["--embedded", path]].concat()).stdin(Stdio::null()).output().unwrap();
-            let stderr = String::from_utf8(said.stderr).unwrap();
-            assert_eq!(said.status.code(), Some(77), "{subcommand:?}: {stderr}");
+            let output_text =
+                program(&[subcommand, &["--embedded", path]].concat()).stdin(Stdio::null()).output().unwrap();
+            let stderr = String::from_utf8(output_text.stderr).unwrap();
+            assert_eq!(output_text.status.code(), Some(77), "{subcommand:?}: {stderr}");
             assert!(stderr.contains("not as root") && stderr.lines().count() == 1, "{subcommand:?}: {stderr}");
-            assert!(said.stdout.is_empty(), "{subcommand:?}");
+            assert!(output_text.stdout.is_empty(), "{subcommand:?}");
         }
         // The page's process makes files there, too.
         let page = ["--embedded", path, "--web", "127.0.0.1:8025"];
-        let said = Command::new(env!("CARGO_BIN_EXE_maildropd")).args(page).stdin(Stdio::null()).output().unwrap();
-        let stderr = String::from_utf8(said.stderr).unwrap();
-        assert_eq!(said.status.code(), Some(78), "maildropd: {stderr}");
+        let printed = Command::new(env!("CARGO_BIN_EXE_maildropd")).args(page).stdin(Stdio::null()).output().unwrap();
+        let stderr = String::from_utf8(printed.stderr).unwrap();
+        assert_eq!(printed.status.code(), Some(78), "maildropd: {stderr}");
         assert!(stderr.contains("not as root") && stderr.lines().count() == 1, "maildropd: {stderr}");
         let program = ["lock", "exec", "--embedded", path, "x", "--", "true"];
         assert_eq!(self::program(&program).stdin(Stdio::null()).output().unwrap().status.code(), Some(77));

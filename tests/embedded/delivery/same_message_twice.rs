@@ -1,4 +1,4 @@
-//! The same words of an author may come twice: what comes first is there, whoever sent it on, and the second is told how
+//! The same words of an author may come twice: what comes first is there, whoever sent it on, and the second learns how
 //! the first one came.
 
 use crate::program::{Outcome, feed, program};
@@ -69,13 +69,13 @@ fn a_copy_that_a_stranger_sent_ahead_is_the_one_that_is_there_and_log_and_trace_
     assert!(second.contains(" earlier_at=") && !host(second).is_empty(), "{log}");
 
     let json: Value = serde_json::from_str(&trace(directory, &["--json"])).unwrap();
-    let told = &json["messages"][0];
-    let attempts = &told["attempts"];
+    let report = &json["messages"][0];
+    let attempts = &report["attempts"];
     assert_eq!(attempts[0]["copies"][0]["earlier"], Value::Null, "{json}");
     let earlier = &attempts[1]["copies"][0]["earlier"];
     assert_eq!((&earlier["queue_id"], &earlier["host"]), (&"4bAHEAD".into(), &attempts[0]["host"]), "{json}");
     assert_eq!(earlier["sender"], "bounce@evil.example", "{json}");
-    assert_eq!(earlier["delivered_at"], told["copies"][0]["delivered_at"], "{json}");
+    assert_eq!(earlier["delivered_at"], report["copies"][0]["delivered_at"], "{json}");
     assert!(second.contains(earlier["delivered_at"].as_str().unwrap()), "{log}");
     let text = trace(directory, &[]);
     let line = text.lines().find(|line| line.starts_with("Already there in INBOX of doug@mail.axial.net: "));
@@ -96,7 +96,7 @@ fn logged(directory: &Path, queue_id: &str, field: &str) -> Option<String> {
 }
 
 #[test]
-fn the_earlier_copy_is_told_with_its_own_envelope_sender_and_not_with_that_of_the_message_for_somebody_else() {
+fn the_earlier_copy_is_reported_with_its_own_envelope_sender_and_not_with_that_of_the_message_for_somebody_else() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let ahead = format!("X-Spam-Flag: YES\n{WORDS}");
@@ -108,8 +108,8 @@ fn the_earlier_copy_is_told_with_its_own_envelope_sender_and_not_with_that_of_th
     assert_eq!(logged(directory, "4bBOSS", "earlier_queue_id").as_deref(), Some("4bAHEAD"));
     assert_eq!(logged(directory, "4bBOSS", "earlier_sender").as_deref(), Some(""));
 
-    let told = || -> Value { serde_json::from_str(&trace(directory, &["--json"])).unwrap() };
-    let json = &told()["messages"][0];
+    let traced = || -> Value { serde_json::from_str(&trace(directory, &["--json"])).unwrap() };
+    let json = &traced()["messages"][0];
     assert_eq!(json["message"]["sender"], "boss@mail.axial.net", "{json}");
     let senders: Vec<&Value> = (0..3).map(|attempt| &json["attempts"][attempt]["sender"]).collect();
     assert_eq!(senders, ["boss@mail.axial.net", "", "boss@mail.axial.net"], "{json}");
@@ -136,7 +136,7 @@ fn the_earlier_copy_is_told_with_its_own_envelope_sender_and_not_with_that_of_th
     assert_eq!(deliver(directory, "boss@mail.axial.net", "4bAGAIN", WORDS).delivered(), "INBOX already there");
     assert_eq!(logged(directory, "4bAGAIN", "earlier_queue_id").as_deref(), Some("4bAHEAD"));
     assert_eq!(logged(directory, "4bAGAIN", "earlier_sender"), None);
-    let json = told();
+    let json = traced();
     let earlier = &json["messages"][0]["attempts"][3]["copies"][0]["earlier"];
     assert_eq!((&earlier["queue_id"], &earlier["sender"]), (&"4bAHEAD".into(), &Value::Null), "{json}");
     let text = trace(directory, &[]);

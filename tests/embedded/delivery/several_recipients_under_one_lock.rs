@@ -105,8 +105,8 @@ impl Batch {
     }
 
     /// In a word each.
-    fn told(&mut self) -> [String; 3] {
-        told(self.run())
+    fn summaries(&mut self) -> [String; 3] {
+        summarize(self.run())
     }
 
     fn outcomes(&self) -> Vec<(usize, &str)> {
@@ -115,8 +115,8 @@ impl Batch {
     }
 }
 
-fn told(results: Vec<Result<Delivered, Refusal>>) -> [String; 3] {
-    let told = |result: Result<Delivered, Refusal>| match result {
+fn summarize(results: Vec<Result<Delivered, Refusal>>) -> [String; 3] {
+    let summary = |result: Result<Delivered, Refusal>| match result {
         Ok(delivered) => {
             let copies = delivered.copies.iter().map(|copy| format!("{} {}", copy.mailbox, copy.manner.as_str()));
             copies.collect::<Vec<_>>().join(", ")
@@ -127,7 +127,7 @@ fn told(results: Vec<Result<Delivered, Refusal>>) -> [String; 3] {
         Err(Refusal::Deferred(deferral)) => format!("deferred: {deferral}"),
         Err(refusal) => format!("refused: {refusal}"),
     };
-    results.into_iter().map(told).collect::<Vec<_>>().try_into().unwrap()
+    results.into_iter().map(summary).collect::<Vec<_>>().try_into().unwrap()
 }
 
 fn refused(failure: MailboxFailure) -> Appended {
@@ -138,7 +138,7 @@ fn refused(failure: MailboxFailure) -> Appended {
 fn all_are_journalled_locked_and_recorded_together_and_the_lock_is_asked_for_once() {
     let mut batch = batch();
     batch.closed[3] = Some(MailboxFailure::AccessDenied);
-    assert_eq!(batch.told(), ["INBOX appended, Sent owed", "INBOX appended", "INBOX appended"]);
+    assert_eq!(batch.summaries(), ["INBOX appended, Sent owed", "INBOX appended", "INBOX appended"]);
     let Batch { database, mailboxes, .. } = &batch;
     assert_eq!((database.asked, database.records, database.released), (1, 1, 1));
     assert_eq!(database.bearers, NAMES);
@@ -147,7 +147,7 @@ fn all_are_journalled_locked_and_recorded_together_and_the_lock_is_asked_for_onc
 }
 
 #[test]
-fn it_is_said_whether_somebody_comes_back_for_the_authors_copy() {
+fn it_is_reported_whether_somebody_comes_back_for_the_authors_copy() {
     let unknown = || Appended::Unknown(trouble(MailboxFailure::ConnectionLost));
     assert!(!batch().ended().author_retry_is_certain, "it is there");
     assert!(!batch().answers(1, unknown()).ended().author_retry_is_certain, "it is there, and a recipient's is not");
@@ -161,7 +161,7 @@ fn it_is_said_whether_somebody_comes_back_for_the_authors_copy() {
 
 /// A worker leaves that author alone for a while.
 #[test]
-fn it_is_said_whether_the_authors_mailbox_hangs_and_nobody_elses() {
+fn it_is_reported_whether_the_authors_mailbox_hangs_and_nobody_elses() {
     let fails = |failure| Appended::Unknown(trouble(failure));
     let (hangs, lost) = (|| fails(MailboxFailure::TimedOut), || fails(MailboxFailure::ConnectionLost));
     assert!(!batch().ended().author_hangs, "it is there");
@@ -182,7 +182,7 @@ fn it_is_said_whether_the_authors_mailbox_hangs_and_nobody_elses() {
 fn what_goes_wrong_with_one_mailbox_is_that_recipients_alone() {
     let unknown = Appended::Unknown(trouble(MailboxFailure::ConnectionLost));
     let mut batch = batch().answers(1, refused(MailboxFailure::OverQuota)).answers(2, unknown);
-    assert_eq!(batch.told(), ["INBOX appended, Sent appended", "deferred: OverQuota", "deferred: unknown"]);
+    assert_eq!(batch.summaries(), ["INBOX appended, Sent appended", "deferred: OverQuota", "deferred: unknown"]);
     let copies: Vec<_> = batch.database.copies.iter().map(|(role, _)| *role).collect();
     assert_eq!(copies, [Role::Recipient, Role::Sender]);
     // Whoever comes next looks for what is unknown.
@@ -196,7 +196,7 @@ fn what_goes_wrong_with_one_mailbox_is_that_recipients_alone() {
 fn a_mailbox_that_is_not_open_is_left_out_before_the_journal() {
     let mut batch = batch();
     batch.closed[0] = Some(MailboxFailure::TimedOut);
-    assert_eq!(batch.told(), ["deferred: TimedOut", "INBOX appended, Sent appended", "INBOX appended"]);
+    assert_eq!(batch.summaries(), ["deferred: TimedOut", "INBOX appended, Sent appended", "INBOX appended"]);
     // Scuba bears the author's copy.
     assert_eq!(batch.database.bearers, [NAMES[1], NAMES[2], NAMES[1]]);
     assert_eq!(batch.outcomes(), [(1, "appended"), (2, "appended"), (3, "appended")]);
@@ -204,18 +204,18 @@ fn a_mailbox_that_is_not_open_is_left_out_before_the_journal() {
     let mut nobody = self::batch();
     nobody.closed = [Some(MailboxFailure::Unreachable); 4];
     nobody.closed[3] = None;
-    assert_eq!(nobody.told(), ["deferred: Unreachable"; 3].map(String::from));
+    assert_eq!(nobody.summaries(), ["deferred: Unreachable"; 3].map(String::from));
     assert_eq!((nobody.database.bearers.len(), nobody.database.records, nobody.database.released), (0, 0, 0));
 }
 
 #[test]
 fn whoever_bears_the_authors_copy_comes_back_while_that_failed_or_is_unknown() {
-    for (appended, told) in [
+    for (appended, summary) in [
         (refused(MailboxFailure::Refused), "deferred: Refused"),
         (Appended::Unknown(trouble(MailboxFailure::ConnectionLost)), "deferred: unknown"),
     ] {
         let mut batch = batch().answers(3, appended);
-        assert_eq!(batch.told(), [told, "INBOX appended", "INBOX appended"]);
+        assert_eq!(batch.summaries(), [summary, "INBOX appended", "INBOX appended"]);
         assert_eq!(batch.database.copies.len(), 3, "all that is there is recorded");
     }
 }
@@ -235,11 +235,11 @@ fn a_bearer_who_would_be_refused_for_good_comes_back_all_the_same() {
     let full = || refused(MailboxFailure::OverQuota);
     let mut batch = batch().answers(0, full()).answers(1, full()).answers(3, refused(MailboxFailure::Refused));
     batch.policy.over_quota_refuses = true;
-    let told = batch.told();
-    assert_eq!(told[0], "deferred: Refused");
-    assert!(told[1].starts_with("refused: over quota"), "{told:?}");
+    let shown = batch.summaries();
+    assert_eq!(shown[0], "deferred: Refused");
+    assert!(shown[1].starts_with("refused: over quota"), "{shown:?}");
     // Kim, who has the message, comes back as well: without any recipient's copy the author's would not be tried.
-    assert_eq!(told[2], "deferred: Refused");
+    assert_eq!(shown[2], "deferred: Refused");
 }
 
 /// The bearer's own mailbox may never take the message: then somebody whose mailbox has it comes back for the author's copy, and the
@@ -249,7 +249,7 @@ fn the_authors_copy_is_not_given_up_with_a_bearer_whose_own_mailbox_is_full() {
     let full = || refused(MailboxFailure::OverQuota);
     let unknown = Appended::Unknown(trouble(MailboxFailure::ConnectionLost));
     let mut first = batch().answers(0, full()).answers(3, unknown);
-    assert_eq!(first.told(), ["deferred: OverQuota", "deferred: unknown", "INBOX appended"]);
+    assert_eq!(first.summaries(), ["deferred: OverQuota", "deferred: unknown", "INBOX appended"]);
 
     let doug = attempt(Uuid::from_u128(1), NAMES[0], SETTLE);
     let alone = |full_mailbox: &Batch| {
@@ -260,34 +260,34 @@ fn the_authors_copy_is_not_given_up_with_a_bearer_whose_own_mailbox_is_full() {
         again
     };
     let mut again = alone(&batch().answers(0, full()));
-    assert_eq!(again.told()[0], "deferred: OverQuota");
+    assert_eq!(again.summaries()[0], "deferred: OverQuota");
     assert_eq!(again.mailboxes[3].borrow().searches.len(), 1);
     assert!(again.mailboxes[3].borrow().appends.is_empty());
     // What it finds is recorded, and its attempt ends.
     let there = batch().answers(0, full());
     there.mailboxes[3].borrow_mut().found.push_back(found(&[(100, false)]));
     let mut again = alone(&there);
-    assert_eq!(again.told()[0], "deferred: OverQuota");
+    assert_eq!(again.summaries()[0], "deferred: OverQuota");
     assert_eq!(again.database.copies.len(), 1);
     assert!(again.database.ended.iter().any(|(name, copy, ..)| (name.as_u128(), *copy) == (1, 1)));
 }
 
 #[test]
-fn nobody_is_told_delivered_who_has_no_copy() {
+fn nobody_is_reported_delivered_who_has_no_copy() {
     let mut batch = batch();
     batch.whose = [&[0], &[1], &[]];
-    assert_eq!(batch.told()[2], "deferred: an internal error: no copy for a recipient");
+    assert_eq!(batch.summaries()[2], "deferred: an internal error: no copy for a recipient");
     let mut nothing = self::batch();
     nothing.whose = [&[], &[], &[]];
     nothing.closed[3] = Some(MailboxFailure::Unreachable);
-    assert!(nothing.told().iter().all(|told| told.starts_with("deferred: ")));
+    assert!(nothing.summaries().iter().all(|summary| summary.starts_with("deferred: ")));
 }
 
 #[test]
 fn an_authors_copy_that_stays_owed_holds_up_nobody() {
     let mut batch = batch().answers(3, refused(MailboxFailure::Refused));
     batch.database.first_attempt_age = Some(Duration::from_hours(48));
-    assert_eq!(batch.told(), ["INBOX appended, Sent owed", "INBOX appended", "INBOX appended"]);
+    assert_eq!(batch.summaries(), ["INBOX appended, Sent owed", "INBOX appended", "INBOX appended"]);
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn without_any_recipients_copy_there_is_none_for_the_author() {
     for place in 0..3 {
         batch = batch.answers(place, refused(MailboxFailure::Refused));
     }
-    assert_eq!(batch.told(), ["deferred: Refused"; 3].map(String::from));
+    assert_eq!(batch.summaries(), ["deferred: Refused"; 3].map(String::from));
     assert_eq!(batch.mailboxes[3].borrow().appends.len(), 0);
     assert_eq!(batch.outcomes()[3], (3, "deferred: the recipient's copy failed"));
 }
@@ -306,18 +306,18 @@ fn what_an_earlier_attempt_may_still_store_is_waited_for_by_its_recipient_alone(
     let earlier = |age| attempt(Uuid::from_u128(1), NAMES[1], age);
     let mut own = batch();
     own.database.before = vec![(None, vec![]), (None, vec![earlier(SETTLE - 1.0)])];
-    assert_eq!(own.told(), ["INBOX appended, Sent appended", "deferred: unsettled", "INBOX appended"]);
+    assert_eq!(own.summaries(), ["INBOX appended, Sent appended", "deferred: unsettled", "INBOX appended"]);
 
     // Of the author's copy: by whoever bore it then, and whoever bears it now.
     let mut authors = batch();
     let delivered = (Some(Some(uid(9))), vec![]);
     authors.database.before = vec![(None, vec![]), delivered, (None, vec![]), (None, vec![earlier(SETTLE - 1.0)])];
-    assert_eq!(authors.told(), ["deferred: unsettled", "deferred: unsettled", "INBOX appended"]);
+    assert_eq!(authors.summaries(), ["deferred: unsettled", "deferred: unsettled", "INBOX appended"]);
 
     // Settled, and not found: it ends with what is appended now.
     let mut died = batch();
     died.database.before = vec![(None, vec![]), (None, vec![earlier(SETTLE)])];
-    assert_eq!(died.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+    assert_eq!(died.summaries(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
     assert!(
         died.database.ended.iter().any(
             |(name, copy, how, _)| (name.as_u128(), *copy, how.as_str()) == (1, 1, "died; its copy was looked for")
@@ -331,7 +331,7 @@ fn no_recipient_waits_for_what_somebody_may_still_store_of_an_authors_copy_that_
         let mut owed = batch();
         (owed.database.before, owed.database.owed) = (vec![(None, vec![]); 4], Some(3));
         owed.database.before[3].1.push(attempt(Uuid::from_u128(1), name, SETTLE - 1.0));
-        assert_eq!(owed.told(), ["INBOX appended, Sent owed", "INBOX appended", "INBOX appended"], "{name}");
+        assert_eq!(owed.summaries(), ["INBOX appended, Sent owed", "INBOX appended", "INBOX appended"], "{name}");
         assert!(owed.mailboxes[3].borrow().appends.is_empty());
     }
 }
@@ -340,13 +340,13 @@ fn no_recipient_waits_for_what_somebody_may_still_store_of_an_authors_copy_that_
 fn a_lock_that_was_lost_or_a_caller_who_is_gone_stores_nothing_for_anybody() {
     let mut lost = batch();
     lost.database.loses_the_lock = true;
-    assert_eq!(lost.told(), ["deferred: the lock was lost on the way"; 3].map(String::from));
+    assert_eq!(lost.summaries(), ["deferred: the lock was lost on the way"; 3].map(String::from));
     assert_eq!((lost.database.records, lost.database.released), (0, 1));
 
     let mut gone = batch();
     gone.caller_gone = true;
-    for told in gone.told() {
-        assert!(told.starts_with("deferred: the program that handed"), "{told}");
+    for summary in gone.summaries() {
+        assert!(summary.starts_with("deferred: the program that handed"), "{summary}");
     }
     for batch in [&lost, &gone] {
         let untouched =
@@ -359,12 +359,12 @@ fn a_lock_that_was_lost_or_a_caller_who_is_gone_stores_nothing_for_anybody() {
 fn two_addresses_of_one_mailbox_have_one_copy_and_the_same_outcome() {
     let mut batch = batch();
     batch.whose = [&[0, 2], &[1], &[]];
-    assert_eq!(batch.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+    assert_eq!(batch.summaries(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
     assert_eq!(batch.mailboxes[0].borrow().appends.len(), 1);
     let mut batch = self::batch().answers(0, refused(MailboxFailure::Refused));
     batch.whose = [&[0, 2], &[1], &[]];
-    assert_eq!(batch.told()[0], "deferred: Refused");
-    assert_eq!(batch.told()[2], "INBOX appended");
+    assert_eq!(batch.summaries()[0], "deferred: Refused");
+    assert_eq!(batch.summaries()[2], "INBOX appended");
 }
 
 #[test]
@@ -372,14 +372,14 @@ fn a_mailbox_that_does_not_answer_holds_up_the_others_for_as_long_as_the_operato
     let mut batch = batch().answers(1, Appended::Unknown(trouble(MailboxFailure::TimedOut)));
     batch.policy.slow_mailbox_timeout = Duration::from_millis(20);
     batch.mailboxes[1].borrow_mut().silent = usize::MAX;
-    assert_eq!(batch.told(), ["INBOX appended, Sent appended", "deferred: unknown", "INBOX appended"]);
+    assert_eq!(batch.summaries(), ["INBOX appended, Sent appended", "deferred: unknown", "INBOX appended"]);
 
     // The only one is waited for until the end of the delivery.
     let mut alone = self::batch();
     alone.policy.slow_mailbox_timeout = Duration::from_millis(20);
     alone.mailboxes[0].borrow_mut().silent = usize::MAX;
     alone.whose = [&[0, 1, 2], &[], &[]];
-    assert_eq!(alone.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+    assert_eq!(alone.summaries(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
 }
 
 /// More than the sockets of one connection hold whose reader takes nothing (tcp(7)): then a writer has to wait.
@@ -427,7 +427,7 @@ fn a_mailbox_that_takes_no_more_in_the_midst_of_its_copy_is_left_and_the_others_
         Err(refusal) => Verdict::from(refusal).to_string(),
     });
     assert_eq!(words.collect::<Vec<_>>(), ["", "", "4.4.1 the mailbox store cannot be reached"]);
-    assert_eq!(told(ended.recipients), ["INBOX appended, Sent appended", "INBOX appended", "deferred: TimedOut"]);
+    assert_eq!(summarize(ended.recipients), ["INBOX appended, Sent appended", "INBOX appended", "deferred: TimedOut"]);
     // Nothing of the third is under way: its attempt has ended, too, and whoever comes back for it need not wait.
     let outcomes = batch.outcomes();
     let [(0, "appended"), (1, "appended"), (2, deferred), (3, "appended")] = outcomes[..] else {
@@ -454,7 +454,7 @@ fn over_a_slow_line_each_try_delivers_some_and_defers_the_others_whose_mailboxes
     batch.mailboxes.iter().for_each(|script| script.borrow_mut().upload_takes = Duration::from_millis(300));
     let ended = batch.ended();
     assert!(!ended.author_hangs && ended.author_retry_is_certain);
-    let words = told(ended.recipients);
+    let words = summarize(ended.recipients);
     // The first is responsible for the author's copy.
     assert_eq!([&words[0], &words[2]], ["deferred: TimedOut", "deferred: TimedOut"]);
     let appends = batch.mailboxes.each_ref().map(|script| script.borrow().appends.len());
@@ -468,7 +468,7 @@ fn a_mailbox_is_shown_patience_where_others_wait_for_it_and_more_for_a_larger_me
     several.message = format!("{LISA}{}", "x\r\n".repeat(1_000_000));
     several.policy.slow_mailbox_timeout = Duration::from_secs(10);
     let begun = Instant::now();
-    several.told();
+    several.summaries();
     let took = begun.elapsed();
     for mailbox in &several.mailboxes {
         // What is searched, what is uploaded, and its last CRLF.
@@ -480,7 +480,7 @@ fn a_mailbox_is_shown_patience_where_others_wait_for_it_and_more_for_a_larger_me
     }
     let mut alone = batch();
     alone.whose = [&[0, 1, 2], &[], &[]];
-    alone.told();
+    alone.summaries();
     assert!(alone.mailboxes.iter().all(|mailbox| mailbox.borrow().patience.is_empty()));
 }
 
@@ -507,9 +507,9 @@ fn patience_with_the_others_begins_once_one_has_answered() {
         let mut slow = batch();
         slow.policy.slow_mailbox_timeout = patience;
         slow.mailboxes[..3].iter().for_each(|mailbox| mailbox.borrow_mut().silent = 20);
-        assert_eq!(slow.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+        assert_eq!(slow.summaries(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
         let first_answer = slow.mailboxes[..3].iter().filter_map(|mailbox| mailbox.borrow().answered_at).min();
-        // Where this process stood still for as long as that after the first answer, it has run out: then once more.
+        // Where this process hung for as long as that after the first answer, it has run out: then once more.
         if first_answer.unwrap().elapsed() < patience {
             assert!(slow.mailboxes[..3].iter().all(|mailbox| mailbox.borrow().patience.len() == 3));
             break;
@@ -536,9 +536,9 @@ fn patience_with_those_who_do_not_answer_begins_at_once_where_another_copy_is_th
             batch.mailboxes[place].borrow_mut().silent = 400;
         }
         let manner = if adopted { "adopted" } else { "already there" };
-        let told = batch.told();
-        assert!(told[0].starts_with(&format!("INBOX {manner}")), "{told:?}");
-        assert_eq!(told[1..], ["deferred: unknown"; 2].map(String::from));
+        let reported = batch.summaries();
+        assert!(reported[0].starts_with(&format!("INBOX {manner}")), "{reported:?}");
+        assert_eq!(reported[1..], ["deferred: unknown"; 2].map(String::from));
         // They were given up: patience was shown to their answers, too.
         for place in [1, 2] {
             let mailbox = batch.mailboxes[place].borrow();
@@ -559,7 +559,7 @@ fn patience_with_a_batch_that_does_not_answer_begins_at_once_where_others_wait_f
         // Some time at last it would answer, so that this ends.
         batch.mailboxes[place].borrow_mut().silent = 400;
     }
-    assert_eq!(batch.told(), ["deferred: unknown"; 3]);
+    assert_eq!(batch.summaries(), ["deferred: unknown"; 3]);
     for place in [0, 1, 2] {
         assert!(batch.mailboxes[place].borrow().silent > 0, "{place}");
     }
@@ -571,7 +571,7 @@ fn an_answer_that_is_there_is_heard_though_the_patience_is_over() {
     let mut batch = batch();
     batch.policy.slow_mailbox_timeout = Duration::from_millis(1);
     batch.mailboxes[1].borrow_mut().takes = Duration::from_millis(2);
-    assert_eq!(batch.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+    assert_eq!(batch.summaries(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
     // What is searched, what is uploaded, its last CRLF, and nothing for the answer.
     assert_eq!(batch.mailboxes[2].borrow().patience.len(), 3);
 }
@@ -581,7 +581,7 @@ fn an_authors_mailbox_that_does_not_answer_holds_up_the_recipients_no_longer_tha
     let mut batch = batch().answers(3, Appended::Unknown(trouble(MailboxFailure::TimedOut)));
     batch.policy.slow_mailbox_timeout = Duration::from_millis(20);
     batch.mailboxes[3].borrow_mut().silent = usize::MAX;
-    assert_eq!(batch.told(), ["deferred: unknown", "INBOX appended", "INBOX appended"]);
+    assert_eq!(batch.summaries(), ["deferred: unknown", "INBOX appended", "INBOX appended"]);
 }
 
 #[test]
@@ -592,17 +592,17 @@ fn an_authors_copy_is_not_even_looked_for_where_no_recipients_is_there_and_none_
     }
     let somebody_elses = attempt(Uuid::from_u128(1), "anna@mail.axial.net", SETTLE);
     batch.database.before = vec![(None, vec![]), (None, vec![]), (None, vec![]), (None, vec![somebody_elses])];
-    assert_eq!(batch.told(), ["deferred: Refused"; 3].map(String::from));
+    assert_eq!(batch.summaries(), ["deferred: Refused"; 3].map(String::from));
     assert!(batch.mailboxes[3].borrow().searches.is_empty());
 }
 
 #[test]
 fn a_mailbox_that_was_removed_meanwhile_is_appended_to_once_more() {
     let mut batch = batch().answers(1, Appended::Recreated);
-    assert_eq!(batch.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+    assert_eq!(batch.summaries(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
     assert_eq!(batch.mailboxes[1].borrow().appends.len(), 2);
     let mut batch = self::batch().answers(1, Appended::Recreated).answers(1, Appended::Recreated);
-    assert_eq!(batch.told()[1], "deferred: NoSuchMailbox");
+    assert_eq!(batch.summaries()[1], "deferred: NoSuchMailbox");
     let mut manners = self::batch();
     let first = manners.run().remove(0).unwrap().copies.remove(0).manner;
     assert_eq!(first, Manner::Appended(Some(uid(100))));

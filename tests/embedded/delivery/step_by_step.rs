@@ -1082,8 +1082,8 @@ fn only_a_recipients_full_mailbox_refuses_for_good_and_only_by_a_rule() {
         assert_eq!(case.outcomes(), [(0, outcome.as_str()), (1, "deferred: the recipient's copy failed")]);
         assert!(case.database.copies.is_empty() && case.sent.borrow().appends.is_empty());
         // Only what is refused for good is told: whoever is deferred comes back.
-        let told = case.database.events.iter().map(|(kind, ..)| *kind).collect::<Vec<_>>();
-        assert_eq!(told, if rule { &["message.refused"][..] } else { &[] });
+        let collected = case.database.events.iter().map(|(kind, ..)| *kind).collect::<Vec<_>>();
+        assert_eq!(collected, if rule { &["message.refused"][..] } else { &[] });
     }
     let mut other = case().inbox(|inbox| inbox.appended.push_back(Appended::NotSent(trouble(MailboxFailure::Refused))));
     other.policy.over_quota_refuses = true;

@@ -87,7 +87,7 @@ fn the_service_gets_the_message_as_it_came_and_all_that_is_known_of_it() {
 }
 
 #[test]
-fn what_the_service_says_is_what_postfix_is_told() {
+fn what_the_service_says_is_what_postfix_gets() {
     for (verdict, exit) in [
         (Verdict::deferred(StatusDetail::SYSTEM, "the database cannot be reached"), 75),
         (Verdict::unknown_recipient("no such user"), 67),
@@ -115,12 +115,12 @@ fn a_service_that_never_answers_is_asked_three_times_and_then_the_message_is_del
                     let since = Instant::now();
                     let mut client = broker.accept_once();
                     let Some((Header::Deliver(request), message)) = client.as_mut().and_then(Client::hear) else {
-                        // It has given up before it was heard: by its own time, as we have stood still.
+                        // It has given up before it was heard: by its own time, as we have hung.
                         assert!(since.elapsed() > Duration::from_secs(2), "try {number} hands nothing over");
                         return None;
                     };
                     assert_eq!(message, MESSAGE);
-                    // None is told to go on.
+                    // None is asked to go on.
                     assert_eq!(client.unwrap().hear(), None);
                     Some(request.id)
                 })
@@ -199,9 +199,9 @@ fn a_peer_that_is_no_service_gets_nothing_and_the_message_is_delivered_from_here
         for _ in 0..3 {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(b"220 mail.axial.net ESMTP\r\n").unwrap();
-            let mut said = Vec::new();
-            stream.read_to_end(&mut said).unwrap_or_default();
-            assert!(!said.windows(5).any(|bytes| bytes == b"Hello"));
+            let mut collected = Vec::new();
+            stream.read_to_end(&mut collected).unwrap_or_default();
+            assert!(!collected.windows(5).any(|bytes| bytes == b"Hello"));
         }
     });
     feed(delivery(directory.path(), &socket, &[]), MESSAGE).delivered();
@@ -215,8 +215,8 @@ fn a_service_that_is_lost_after_go_has_the_message_deferred_and_nothing_is_deliv
     outcome.deferred("4.4.2 the connection to the delivery service was lost");
     nothing_is_delivered_from_here(directory.path());
     let log = log(directory.path());
-    let told = log.lines().find(|line| line.contains("the service had the message, and was lost"));
-    assert!(told.is_some_and(|line| line.contains("4bXyz12abc")), "{log}");
+    let log_text = log.lines().find(|line| line.contains("the service had the message, and was lost"));
+    assert!(log_text.is_some_and(|line| line.contains("4bXyz12abc")), "{log}");
 }
 
 /// A thousand recipients have long results: all of them may come, and what is longer is not even read.
@@ -429,9 +429,9 @@ fn listener() {
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(&maildrop_greeting()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).unwrap();
-    println!("{}", if said.windows(4).any(|bytes| bytes == b"MDR1") { "read it" } else { "got nothing" });
+    let mut collected = Vec::new();
+    stream.read_to_end(&mut collected).unwrap();
+    println!("{}", if collected.windows(4).any(|bytes| bytes == b"MDR1") { "read it" } else { "got nothing" });
 }
 
 /// What a ROUTER says first.
@@ -458,11 +458,11 @@ fn a_socket_of_another_user_in_a_folder_that_is_not_theirs_gets_no_message() {
         let socket = folder.path().join("clients.sock");
         let mut command = child("delivery::via_the_service::listener", socket.to_str().unwrap());
         let mut listener = command.uid(NOBODY).gid(NOBODY).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
+        let mut received = String::new();
         let mut byte = [0];
-        while !said.ends_with("listening\n") {
+        while !received.ends_with("listening\n") {
             listener.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
-            said.push(char::from(byte[0]));
+            received.push(char::from(byte[0]));
         }
         // It never answers, and there is one try alone that it hears.
         feed(delivery(directory.path(), &socket, &[]), MESSAGE).delivered();

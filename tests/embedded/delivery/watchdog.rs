@@ -43,7 +43,7 @@ fn a_delivery_that_hangs_is_deferred_with_its_line() {
 
 #[test]
 fn a_stdout_that_blocks_does_not_hold_it_up() {
-    // A process that stood still for all of its time has not filled the pipe: then once more.
+    // A process that hung for all of its time has not filled the pipe: then once more.
     let mut is_full = false;
     while !is_full {
         let begun = Instant::now();
@@ -65,11 +65,11 @@ fn a_stdout_that_blocks_does_not_hold_it_up() {
 fn a_delivery_that_reported_ends_with_its_own_exit_code() {
     loop {
         let output = child(HANGER, "after-its-report").output().unwrap();
-        let (code, said) = (output.status.code(), String::from_utf8(output.stdout).unwrap());
-        match said.strip_prefix(HARNESS) {
-            // It stood still until its time was over, and had not reported yet: then once more.
+        let (code, line) = (output.status.code(), String::from_utf8(output.stdout).unwrap());
+        match line.strip_prefix(HARNESS) {
+            // It hung until its time was over, and had not reported yet: then once more.
             Some("4.3.0 out of time\n") => assert_eq!(code, Some(75)),
-            said => return assert_eq!((said, code), (Some("2.0.0 delivered\n"), Some(0))),
+            line => return assert_eq!((line, code), (Some("2.0.0 delivered\n"), Some(0))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a message may have been stored decides what happens next. So each way in which an APPEND can end is told apart
+//! Whether a message may have been stored decides what happens next. So each way in which an APPEND can end is distinguished
 //! from the others.
 
 use crate::imap_peer::{BARE, Peer, copy, mailbox, peer, tls_peer};
@@ -253,8 +253,8 @@ fn a_server_that_refuses_a_big_literal_and_goes_away_is_heard() {
 
 /// A broken pipe tells less than what the server said at its end, if that makes sense.
 #[test]
-fn the_last_words_of_a_server_that_goes_away_in_midst_of_a_message_are_told() {
-    for (words, told) in [("* BYE zu viel\n", true), ("zu viel?\n", false)] {
+fn the_last_words_of_a_server_that_goes_away_in_midst_of_a_message_are_reported() {
+    for (words, is_reported) in [("* BYE zu viel\n", true), ("zu viel?\n", false)] {
         let script = move |peer: &mut Peer| {
             peer.append();
             peer.say(words);
@@ -262,7 +262,7 @@ fn the_last_words_of_a_server_that_goes_away_in_midst_of_a_message_are_told() {
         match append_to("IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+", script, &vec![b'x'; 30 << 20]) {
             Appended::NotSent(error) => {
                 assert_eq!(error.failure, MailboxFailure::ConnectionLost, "{error}");
-                assert_eq!(error.detail.contains("zu viel"), told, "{error}");
+                assert_eq!(error.detail.contains("zu viel"), is_reported, "{error}");
             }
             other => panic!("{other:?}"),
         }

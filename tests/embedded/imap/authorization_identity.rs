@@ -72,7 +72,7 @@ fn any_name_may_be_let_in_where_each_has_a_mailbox_of_its_own() {
 /// Both are empty, and were made in the same second; or UIDVALIDITY is the same for all. Where one name is that of the service account, no
 /// other name could show more.
 #[test]
-fn empty_mailboxes_that_look_the_same_are_told_apart_by_one_that_is_made_for_a_moment() {
+fn empty_mailboxes_that_look_the_same_are_distinguished_by_one_that_is_made_for_a_moment() {
     let refused = || Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user");
     let found = |whose: fn(&str) -> String, strangers: bool| {
         let server = Accounts::start(None, move |login| match invented(login) {
@@ -223,7 +223,7 @@ fn whoever_comes_another_way_is_tried_anew() {
 }
 
 #[test]
-fn how_it_was_seen_is_told_in_words() {
+fn how_it_was_seen_is_reported_in_words() {
     for (honoured, words) in [
         (Honoured::TwoUsersApart, "two users have a mailbox each, by the server's ids"),
         (Honoured::InventedUserRefused, "a user who does not exist is refused"),

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long each may take, once it is logged in: enough to send a command, for a machine that stands still for a while.
+/// How long each may take, once it is logged in: enough to send a command, for a machine that hangs for a while.
 const TIME: Duration = Duration::from_secs(5);
 
 /// lisa's mailbox there, with so much time from then on: the login has all the time that it needs.

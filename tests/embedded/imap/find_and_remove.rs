@@ -217,7 +217,7 @@ fn the_one_too_many_is_taken_out_by_its_uid() {
 }
 
 #[test]
-fn a_connection_lost_on_the_way_is_told_and_not_called_removed() {
+fn a_connection_lost_on_the_way_is_reported_and_not_called_removed() {
     let script = |peer: &mut Peer| {
         twins(peer);
         let [mark, _] = mark_and_expunge(peer);

@@ -18,9 +18,9 @@ fn log_in(settings: &Settings) -> Result<Session, MailboxError> {
 fn refused(settings: &Settings, failure: MailboxFailure) -> String {
     let error = log_in(settings).err().expect("it is refused");
     assert_eq!(error.failure, failure, "{error}");
-    let said = format!("{error} {error:?}");
-    assert!(!said.contains(PASSWORD), "{said}");
-    said
+    let error_text = format!("{error} {error:?}");
+    assert!(!error_text.contains(PASSWORD), "{error_text}");
+    error_text
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn a_password_that_is_refused_is_not_in_the_error_even_if_the_server_says_it_bac
         peer.command();
         peer.answer(&format!("NO [AUTHENTICATIONFAILED] {PASSWORD} is not the password"));
     });
-    let said = refused(&settings, MailboxFailure::AccessDenied);
-    assert!(said.contains("AUTHENTICATIONFAILED") && said.contains("lisa@mail.example"), "{said}");
+    let error_text = refused(&settings, MailboxFailure::AccessDenied);
+    assert!(error_text.contains("AUTHENTICATIONFAILED") && error_text.contains("lisa@mail.example"), "{error_text}");
     thread.join().unwrap();
 }
 
@@ -197,13 +197,13 @@ fn no_encryption_no_password() {
 }
 
 #[test]
-fn a_certificate_for_another_host_is_refused_before_the_server_has_said_anything() {
+fn a_certificate_for_another_host_is_refused_before_the_server_has_sent_anything() {
     let (mut settings, thread) = tls_peer(|peer| peer.read(&mut [0]).unwrap_err().to_string());
     let Endpoint::Tcp { host, .. } = &mut settings.address else { panic!("a peer listens by TCP") };
     // Its certificate is for 127.0.0.1.
     "localhost".clone_into(host);
-    let said = refused(&settings, MailboxFailure::Unreachable);
-    assert!(said.contains("TLS: invalid peer certificate"), "{said}");
+    let error_text = refused(&settings, MailboxFailure::Unreachable);
+    assert!(error_text.contains("TLS: invalid peer certificate"), "{error_text}");
     let heard = thread.join().unwrap();
     assert!(heard.contains("fatal alert"), "{heard}");
 }
@@ -272,9 +272,9 @@ fn no_log_and_no_error_shows_a_password_that_the_server_says_back() {
             let (result, log) = logged(|| log_in(&settings));
             let error = result.err().expect("it is refused");
             let response = thread.join().unwrap();
-            let said = format!("{error:?} {log}");
-            assert!(!said.contains(PASSWORD) && !said.contains(&response), "{said}");
-            assert!(said.contains("…"), "{said}");
+            let error_text = format!("{error:?} {log}");
+            assert!(!error_text.contains(PASSWORD) && !error_text.contains(&response), "{error_text}");
+            assert!(error_text.contains("…"), "{error_text}");
         }
     }
 }

@@ -135,7 +135,7 @@ fn what_was_asked_ahead_is_not_asked_twice() {
 }
 
 #[test]
-fn what_may_be_done_in_it_is_told_where_the_server_tells() {
+fn what_may_be_done_in_it_is_reported_where_the_server_tells() {
     const ACL: &str = "IMAP4rev1 SASL-IR AUTH=PLAIN ACL";
     const MYRIGHTS: &str = "MYRIGHTS \"INBOX\"";
     let rights = |capabilities, script| {

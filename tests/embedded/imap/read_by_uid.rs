@@ -22,16 +22,16 @@ fn seen<T>(script: impl FnOnce(&mut Peer) + Send + 'static, look: impl FnOnce(&m
 }
 
 /// EXAMINE, of a mailbox that says so of itself.
-fn examined(peer: &mut Peer, told: &str) {
+fn examined(peer: &mut Peer, lines: &str) {
     assert_eq!(peer.command(), "EXAMINE \"INBOX\"");
-    peer.say(told);
+    peer.say(lines);
     peer.answer("OK [READ-ONLY] examined");
 }
 
 /// The answer to a command.
-fn asked(peer: &mut Peer, command: &str, told: &str) {
+fn asked(peer: &mut Peer, command: &str, lines: &str) {
     assert_eq!(peer.command(), command);
-    peer.say(told);
+    peer.say(lines);
     peer.answer("OK done");
 }
 
@@ -91,13 +91,13 @@ fn a_long_list_is_asked_for_in_pieces_and_none_is_left_out() {
 
 #[test]
 fn nothing_is_listed_where_there_is_nothing_to_list() {
-    for told in [
+    for lines in [
         "* 3 EXISTS\n* OK [UIDVALIDITY 4] renumbered\n* OK [UIDNEXT 12] x\n",
         "* 0 EXISTS\n* OK [UIDVALIDITY 3] empty\n* OK [UIDNEXT 12] x\n",
         "* 3 EXISTS\n* OK [UIDVALIDITY 3] nothing since\n* OK [UIDNEXT 5] x\n",
         "* 3 EXISTS\n* OK [UIDVALIDITY 3] it does not say\n",
     ] {
-        assert_eq!(listed(move |peer| examined(peer, told), 5), [], "{told}");
+        assert_eq!(listed(move |peer| examined(peer, lines), 5), [], "{lines}");
     }
 }
 
@@ -114,7 +114,7 @@ fn presence(script: impl FnOnce(&mut Peer) + Send + 'static) -> Seen {
 }
 
 #[test]
-fn what_is_there_is_told_in_the_order_asked_and_each_uid_is_asked_for_once() {
+fn what_is_there_is_reported_in_the_order_asked_and_each_uid_is_asked_for_once() {
     let seen = presence(|peer| {
         examined(peer, "* 3 EXISTS\n* OK [UIDVALIDITY 3] x\n* OK [UIDNEXT 12] x\n");
         asked(

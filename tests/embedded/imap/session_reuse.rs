@@ -92,7 +92,7 @@ fn a_session_that_has_answered_may_use_all_of_its_deliverys_time() {
     });
     let mut lisas = mailbox(&settings);
     lisas.position().unwrap();
-    // Enough to ask once, for a machine that stands still for a while.
+    // Enough to ask once, for a machine that hangs for a while.
     let at_first = Deadline::after(Duration::from_secs(10));
     let mut lisas = lisas.end().unwrap().begin(at_first).unwrap().open("INBOX");
     lisas.position().unwrap();
@@ -145,7 +145,7 @@ fn begun_by<S>(
 }
 
 #[test]
-fn whatever_the_server_has_said_between_two_deliveries_ends_the_session() {
+fn whatever_the_server_has_sent_between_two_deliveries_ends_the_session() {
     assert!(begun_after(|_| {}).is_some());
     assert!(begun_after(|peer| peer.say("* BYE Idle for too long\n")).is_none());
     assert!(begun_after(|peer| peer.say("* BYE in")).is_none());

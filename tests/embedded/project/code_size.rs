@@ -7,11 +7,11 @@ use std::process::Command;
 const MOST: usize = 50_855;
 
 #[test]
-fn there_is_no_more_code_than_was_said() {
+fn there_is_no_more_code_than_the_limit() {
     let counted = Command::new("tests/weight").output().unwrap();
-    let (said, problem) = (String::from_utf8(counted.stdout).unwrap(), String::from_utf8(counted.stderr).unwrap());
+    let (output, problem) = (String::from_utf8(counted.stdout).unwrap(), String::from_utf8(counted.stderr).unwrap());
     assert!(counted.status.success(), "{problem}");
-    let all = said.lines().last().and_then(|line| line.split_whitespace().next()).unwrap();
+    let all = output.lines().last().and_then(|line| line.split_whitespace().next()).unwrap();
     let all: usize = all.parse().unwrap();
-    assert!((10_000..=MOST).contains(&all), "{all} lines of code; {MOST} at most:\n{said}");
+    assert!((10_000..=MOST).contains(&all), "{all} lines of code; {MOST} at most:\n{output}");
 }

@@ -85,16 +85,16 @@ fn deny_toml_bans_the_same_crates() {
 /// What cargo knows of the packages that are built for `platform`.
 fn built_for(platform: &str) -> Vec<serde_json::Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let told = Command::new(cargo)
+    let output_text = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--locked", "--offline", "--all-features"])
         .args(["--filter-platform", platform, "--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
         .output()
         .unwrap();
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
-    let nodes = told["resolve"]["nodes"].as_array().unwrap();
+    assert!(output_text.status.success(), "{}", String::from_utf8_lossy(&output_text.stderr));
+    let printed: serde_json::Value = serde_json::from_slice(&output_text.stdout).unwrap();
+    let nodes = printed["resolve"]["nodes"].as_array().unwrap();
     let built: BTreeSet<&str> = nodes.iter().map(|node| node["id"].as_str().unwrap()).collect();
-    let packages = told["packages"].as_array().unwrap().iter();
+    let packages = printed["packages"].as_array().unwrap().iter();
     packages.filter(|package| built.contains(package["id"].as_str().unwrap())).cloned().collect()
 }
 
@@ -146,10 +146,10 @@ fn every_licence_is_one_that_deny_toml_allows() {
     assert!(packages.len() > 100, "this is not the tree: {}", packages.len());
     for package in packages {
         let name = package["name"].as_str().unwrap();
-        let said = package["license"].as_str().or_else(|| clarified.get(name).copied());
-        let said = said.unwrap_or_else(|| panic!("{name} names no licence"));
-        let by_exception = excepted.get(name).is_some_and(|allowed| is_allowed(said, allowed));
-        assert!(by_exception || is_allowed(said, &allowed), "{name}: {said}");
+        let reported = package["license"].as_str().or_else(|| clarified.get(name).copied());
+        let shown = reported.unwrap_or_else(|| panic!("{name} names no licence"));
+        let by_exception = excepted.get(name).is_some_and(|allowed| is_allowed(shown, allowed));
+        assert!(by_exception || is_allowed(shown, &allowed), "{name}: {shown}");
     }
     for (expression, met) in [
         ("MIT OR GPL-3.0", true),

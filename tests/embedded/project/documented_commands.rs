@@ -182,19 +182,19 @@ fn the_readme_is_tried_out() {
     let deliver = here(&lines[0].text);
     assert!(deliver.starts_with("maildrop_command --embedded "), "{deliver}");
 
-    let said = shell(&deliver);
-    assert!(said.starts_with("2.0.0 "), "{said}");
+    let output_text = shell(&deliver);
+    assert!(output_text.starts_with("2.0.0 "), "{output_text}");
     let found = shell(&here(&lines[1].text));
     let inbox = |address: &str| format!("{}/{address}/", directory.display());
     assert!(found.lines().any(|file| file.starts_with(&inbox("scuba@mail.axial.net"))), "{found}");
     // "Run it again: it reports that the copy is already there."
-    let said = shell(&deliver);
-    assert!(said.contains("already there"), "{said}");
+    let printed = shell(&deliver);
+    assert!(printed.contains("already there"), "{printed}");
     // "Deliver the message to lisa@gmail.com, so that Lisa is local; then to doug@mail.axial.net. Lisa's Sent mailbox now has
     // exactly one copy."
     for recipient in ["lisa@gmail.com", "doug@mail.axial.net"] {
-        let said = shell(&deliver.replace("--recipient scuba@mail.axial.net", &format!("--recipient {recipient}")));
-        assert!(said.starts_with("2.0.0 "), "{said}");
+        let output = shell(&deliver.replace("--recipient scuba@mail.axial.net", &format!("--recipient {recipient}")));
+        assert!(output.starts_with("2.0.0 "), "{output}");
     }
     let found = shell(&here(&lines[1].text));
     let sent = found.lines().filter(|file| file.starts_with(&inbox("lisa@gmail.com")) && file.contains("Sent/cur/"));

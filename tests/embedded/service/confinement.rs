@@ -28,7 +28,7 @@ fn holds_back_signals() -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(12))
 }
 
-/// The stage's processes are told to look around: see `stage.rs`.
+/// The stage's processes are asked to look around: see `stage.rs`.
 #[test]
 fn whoever_talks_with_strangers_reaches_no_other_files_passwords_servers_or_processes_than_it_works_with() {
     let mut stage = Stage::new("");
@@ -188,7 +188,7 @@ fn a_runner_that_is_confined_holds_what_the_ledger_no_longer_remembers() {
     confined(&log);
 }
 
-/// The workers die of it; whoever hands in mail is told to come back.
+/// The workers die of it; whoever hands in mail is asked to come back.
 #[test]
 fn a_front_needs_no_password_that_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -224,20 +224,20 @@ fn a_front_needs_no_password_that_can_be_read() {
         answer
     };
     assert!(hear().starts_with("220 "));
-    for (said, wanted) in [
+    for (level, wanted) in [
         ("LHLO mx", "250 "),
         ("MAIL FROM:<lisa@gmail.com>", "250 "),
         ("RCPT TO:<doug@x>", "250 "),
         ("DATA", "354 "),
         ("Subject: x\r\n\r\nx\r\n.", "451 4."),
     ] {
-        (&stream).write_all(format!("{said}\r\n").as_bytes()).unwrap();
+        (&stream).write_all(format!("{level}\r\n").as_bytes()).unwrap();
         let answer = hear();
-        assert!(answer.starts_with(wanted), "{said}: {answer}");
+        assert!(answer.starts_with(wanted), "{level}: {answer}");
     }
     let log = || fs::read_to_string(path("log")).unwrap();
     assert!(log().contains("the front is ready"), "{}", log());
-    // A worker may be slower to begin than the message was told to come back.
+    // A worker may be slower to begin than the message was asked to come back.
     wait_until("a worker says why it ends", || log().contains("imap.password_file"));
     let log = log();
     confined(&log);

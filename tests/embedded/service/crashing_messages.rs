@@ -49,7 +49,7 @@ fn shunted_while_others_flow(fault: &str) {
                 told if told.starts_with("4.3.0 shunted: it has crashed 2 workers") => break,
                 // No worker was there in time.
                 told if told.starts_with("4.4.5 ") => continue,
-                // The machine stood still for so long that the broker came before the worker's own watchdog: that counts against nobody.
+                // The machine hung for so long that the broker came before the worker's own watchdog: that counts against nobody.
                 told if told.starts_with("4.3.0 its delivery took too long") => {
                     ended_by_the_broker += 1;
                     continue;

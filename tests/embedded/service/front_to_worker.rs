@@ -87,8 +87,8 @@ fn a_second_front_does_not_take_the_sockets() {
     second.arg("--config").arg(service.config()).args(["--role", "front"]).stdin(Stdio::null());
     let output = second.output().unwrap();
     assert_eq!(output.status.code(), Some(69));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("clients.sock: another program answers there"), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("clients.sock: another program answers there"), "{errors}");
     // It still serves.
     service.client();
 }

@@ -146,9 +146,9 @@ fn who_was_not_started_as_a_worker_is_handed_no_mail() {
     let strangers = [(); 4].map(|()| UnixStream::connect(service.0.path("run/workers.sock")).unwrap());
     mail_goes_on(&service, &processes, 1);
     for mut stranger in strangers {
-        let mut said = Vec::new();
-        stranger.read_to_end(&mut said).unwrap();
-        assert_eq!(said, b"", "not even a greeting");
+        let mut collected = Vec::new();
+        stranger.read_to_end(&mut collected).unwrap();
+        assert_eq!(collected, b"", "not even a greeting");
     }
     let refused = |line: &&String| line.contains("the master has started no such process");
     wait_until("the log says so", || service.0.lines("log").iter().filter(refused).count() == 4);
@@ -185,9 +185,9 @@ fn another_user_is_refused_by_the_broker_itself() {
         // A program that everybody may start, which this test's own need not be.
         let mut stranger = Command::new("perl");
         stranger.args(["-MSocket", "-e", HOW_MUCH_IS_SAID]).arg(&socket).uid(NOBODY).gid(NOBODY).env_clear();
-        let said = stranger.output().unwrap();
+        let printed = stranger.output().unwrap();
         // Not even our greeting.
-        assert_eq!(String::from_utf8_lossy(&said.stdout), "0", "{said:?}");
+        assert_eq!(String::from_utf8_lossy(&printed.stdout), "0", "{printed:?}");
         wait_until("the log says so", || refused() == before + 1);
     }
     mail_goes_on(&service, &processes, 1);

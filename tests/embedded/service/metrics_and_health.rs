@@ -21,12 +21,12 @@ fn text(id: &str) -> String {
 }
 
 /// What a client was told, by code.
-fn told(replies: &[String]) -> Replies {
-    let mut told = Replies::new();
+fn count_replies(replies: &[String]) -> Replies {
+    let mut shown = Replies::new();
     for reply in replies {
-        *told.entry(reply.split(' ').nth(1).unwrap().to_owned()).or_default() += 1;
+        *shown.entry(reply.split(' ').nth(1).unwrap().to_owned()).or_default() += 1;
     }
-    told
+    shown
 }
 
 fn grown(after: &Replies, before: &Replies) -> Replies {
@@ -52,7 +52,7 @@ fn counted(service: &Whole, count: usize, expected: &[(&str, usize)], give: impl
     let replies = give(&mut client);
     assert_eq!(client.say("NOOP"), "250 2.0.0 Ok", "a reply too many, or too few: {replies:?}");
     let expected: Replies = expected.iter().map(|(code, n)| ((*code).to_owned(), *n as u64)).collect();
-    assert_eq!(told(&replies), expected, "{replies:?}");
+    assert_eq!(count_replies(&replies), expected, "{replies:?}");
     let after = service.figures();
     assert_eq!(grown(&after.replies("lmtp"), &before.replies("lmtp")), expected, "{count} recipients");
     let [before, after] = [&before, &after].map(messages);
@@ -189,7 +189,7 @@ fn it_is_ready_while_a_worker_is_and_says_why_where_it_is_not() {
 }
 
 #[test]
-fn workers_that_stand_still_are_not_ready() {
+fn workers_that_hang_are_not_ready() {
     let service = Whole::started("");
     let workers = service.pids("worker");
     for pid in &workers {
@@ -217,7 +217,7 @@ fn who_asks_slowly_holds_up_neither_mail_nor_those_who_ask_later() {
     for number in 0..20 {
         let to = recipients(1, "e");
         let replies = Lmtp::connect(&service.0.path("lmtp")).deliver("", &to, &text(&number.to_string()));
-        assert_eq!(told(&replies), Replies::from([("2.0.0".into(), 1)]));
+        assert_eq!(count_replies(&replies), Replies::from([("2.0.0".into(), 1)]));
     }
     // They are cut off one after the other, and make room.
     assert_eq!(service.figures().replies("lmtp"), Replies::from([("2.0.0".into(), 20)]));
@@ -257,7 +257,7 @@ fn figures_are_in_the_text_format_of_prometheus_by_names_of_the_services_own() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_and_mail_is_delivered_all_the_same() {
+fn a_port_that_is_taken_is_reported_and_mail_is_delivered_all_the_same() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let mut service = Whole(crate::support::test_master::Stage::new(""));
@@ -268,7 +268,7 @@ fn a_port_that_is_taken_is_told_and_mail_is_delivered_all_the_same() {
     let problem = format!("metrics and health cannot be asked for: listening at {address}: Address already in use");
     assert!(reason.starts_with(&problem), "{reason}");
     let replies = Lmtp::connect(&service.0.path("lmtp")).deliver("", &recipients(1, "f"), &text("f"));
-    assert_eq!(told(&replies), Replies::from([("2.0.0".into(), 1)]));
+    assert_eq!(count_replies(&replies), Replies::from([("2.0.0".into(), 1)]));
     drop(taken);
     assert_eq!(service.0.service(&["reload"]).status.code(), Some(0));
     service.0.wait_until_well();
@@ -287,7 +287,7 @@ fn the_socket_outlives_each_front_and_what_the_master_counts_does_too() {
     // Nobody is refused. Whoever had connected to the one that died heard nothing.
     wait_until("the next one answers", || service.get("/healthz").code == 200);
     service.0.wait_until_well();
-    wait_until("the master has told it", || {
+    wait_until("the master has reported it", || {
         service.figures().sum("maildropd_ended_processes_total", &["role=\"front\"", "how=\"SIGKILL\""]) == 1.0
     });
     let figures = service.figures();
@@ -301,9 +301,9 @@ fn the_socket_outlives_each_front_and_what_the_master_counts_does_too() {
 
     service.configure("nonsense = 1");
     assert_eq!(service.0.service(&["reload"]).status.code(), Some(78));
-    wait_until("it is told", || service.figures().sum("maildropd_config_last_reload_successful", &[]) == 0.0);
+    wait_until("it is reported", || service.figures().sum("maildropd_config_last_reload_successful", &[]) == 0.0);
     // The workers of an embedded site do not know the signal to open the log anew, and are started again.
     wait_until("it is ready all the same", || service.get("/readyz").code == 200);
-    let told = service.get("/readyz");
-    assert!(told.body.starts_with("ready, and degraded:\nthe configuration has changed"), "{}", told.body);
+    let response = service.get("/readyz");
+    assert!(response.body.starts_with("ready, and degraded:\nthe configuration has changed"), "{}", response.body);
 }

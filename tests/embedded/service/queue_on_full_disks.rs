@@ -40,10 +40,10 @@ fn beside_mounts(mount: &str, function: &str) {
     let output = may_unshare.is_ok_and(|status| status.success()).then(|| command.output().unwrap());
     match output {
         Some(output) if output.status.code() != Some(MAY_NOT) => {
-            let told =
+            let errors =
                 format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            assert!(output.status.success(), "{told}");
-            assert!(told.contains("1 passed"), "{told}");
+            assert!(output.status.success(), "{errors}");
+            assert!(errors.contains("1 passed"), "{errors}");
         }
         // Root may, where nothing forbids it.
         _ => {

@@ -20,8 +20,8 @@ fn a_worker_that_is_killed_is_started_again_and_the_front_hears_of_what() {
     let worker = &after["processes"][1];
     assert_eq!((&worker["restarts"], &worker["last_end"]["signal"]), (&1.into(), &9.into()), "{worker}");
     assert_eq!(pids(&after)[0], before[0], "the front is the same");
-    let told = notices(&stage);
-    assert_eq!((&told[0]["pid"], &told[0]["signal"], &told[0]["by_us"]), (&before[1].into(), &9.into(), &false.into()));
+    let log = notices(&stage);
+    assert_eq!((&log[0]["pid"], &log[0]["signal"], &log[0]["by_us"]), (&before[1].into(), &9.into(), &false.into()));
 
     // The front: it hears of the workers that are there.
     send("KILL", before[0]);
@@ -45,7 +45,7 @@ fn a_worker_that_dies_again_and_again_is_throttled_loudly_and_never_given_up() {
     // It is to be started again.
     assert!(worker["starts_in_s"].as_f64().is_some_and(|left| left > 1.0), "{worker}");
     // The front hears of it in its own time: it may be slower to come up than a worker is to die three times.
-    wait_until("the front has heard of it, and told the master of itself", || {
+    wait_until("the front has heard of it, and reported itself to the master", || {
         !notices(&stage).is_empty() && stage.status()["front"]["queue_length"] == 3
     });
     assert_eq!(notices(&stage)[0]["said"], serde_json::json!(["no database, no mail"]));
@@ -90,8 +90,9 @@ fn a_restart_replaces_one_after_the_other() {
     assert!(after.iter().all(|pid| !before.contains(pid)), "{before:?} {after:?}");
     assert_eq!(status["state"], "well");
     let ends = stage.lines("ends");
-    let told = ["worker 1", "worker 2", "front"].map(|name| [format!("{name} is told to end"), format!("{name} ends")]);
-    assert_eq!(ends, told.concat());
+    let expected =
+        ["worker 1", "worker 2", "front"].map(|name| [format!("{name} is told to end"), format!("{name} ends")]);
+    assert_eq!(ends, expected.concat());
 
     stage.signal("USR1");
     stage.wait("all are new once more", |status| {
@@ -106,8 +107,8 @@ fn where_new_workers_do_not_come_up_a_restart_costs_one_and_not_all() {
     stage.let_behave("worker", "die");
     let output = stage.service(&["restart"]);
     assert_eq!(output.status.code(), Some(69), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("worker 1 does not come up") && said.contains("no database, no mail"), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("worker 1 does not come up") && errors.contains("no database, no mail"), "{errors}");
     assert!(lives(before[0]) && lives(before[2]));
     let status = stage.wait("it is started again", |status| status["processes"][1]["restarts"].as_u64() >= Some(3));
     assert!(status["reasons"].to_string().contains("restart is under way"), "{status}");
@@ -125,8 +126,8 @@ fn a_configuration_with_a_mistake_in_it_changes_nothing_whoever_is_started_meanw
     stage.configure("workers = 0");
     let output = stage.service(&["reload"]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("service.workers: 0 would let no message in"), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("service.workers: 0 would let no message in"), "{errors}");
     // A service is asked and ended even then.
     let status = stage.status();
     assert_eq!((&status["state"], pids(&status)), (&"degraded".into(), before.clone()), "{status}");
@@ -178,10 +179,10 @@ fn a_certificate_that_cannot_be_used_replaces_no_front_by_reload_or_by_restart()
     std::fs::write(&key, "nothing").unwrap();
     for (command, status) in [("reload", 78), ("restart", 69)] {
         let output = stage.service(&[command]);
-        let said = String::from_utf8(output.stderr).unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
         assert!(
-            output.status.code() == Some(status) && said.contains("key.pem"),
-            "{command}: {:?}, {said}",
+            output.status.code() == Some(status) && errors.contains("key.pem"),
+            "{command}: {:?}, {errors}",
             output.status
         );
         assert_eq!(pids(&stage.status()), before, "{command}");

@@ -128,7 +128,7 @@ fn delivered() -> Verdict {
 }
 
 #[test]
-fn what_is_delivered_is_removed_the_oldest_first_and_the_broker_is_told_all_of_it() {
+fn what_is_delivered_is_removed_the_oldest_first_and_the_broker_learns_all_of_it() {
     let scene = Scene::new();
     let original = Some("Scuba@axial.net".to_owned());
     let recipients =
@@ -141,8 +141,8 @@ fn what_is_delivered_is_removed_the_oldest_first_and_the_broker_is_told_all_of_i
     let mut client = broker.accept();
     let (request, message) = client.deliver();
     assert_eq!((queue_id(&request), &message[..]), (&*first, MESSAGE));
-    let told: Vec<_> = request.recipients.iter().map(|to| (&*to.address, to.original.as_deref())).collect();
-    assert_eq!(told, [("doug@x", None), ("scuba@x", Some("Scuba@axial.net"))]);
+    let named: Vec<_> = request.recipients.iter().map(|to| (&*to.address, to.original.as_deref())).collect();
+    assert_eq!(named, [("doug@x", None), ("scuba@x", Some("Scuba@axial.net"))]);
     assert_eq!(request.sender, "lisa@gmail.com");
     // It owes no Sent copy, and vouches for nobody.
     assert_eq!((request.no_sent, request.sasl_username.as_deref()), (true, None));
@@ -188,15 +188,15 @@ fn a_message_for_many_recipients_is_handed_over_in_portions() {
     scene.enqueue("a", &everybody.iter().map(String::as_str).collect::<Vec<_>>(), 100);
     let broker = scene.broker();
     let _runner = scene.runner();
-    let mut told = Vec::new();
-    while told.len() < everybody.len() {
+    let mut collected = Vec::new();
+    while collected.len() < everybody.len() {
         let (mut client, request) = broker.until_go();
         assert!(request.recipients.len() <= 500);
         let verdicts: Vec<Verdict> = request.recipients.iter().map(|_| delivered()).collect();
-        told.extend(request.recipients.into_iter().map(|to| to.address));
+        collected.extend(request.recipients.into_iter().map(|to| to.address));
         client.reply(request.id, &verdicts);
     }
-    assert_eq!(told, everybody);
+    assert_eq!(collected, everybody);
     scene.until(Counts::default());
 }
 
@@ -252,7 +252,7 @@ fn what_became_of_the_portions_before_is_kept_where_there_is_no_broker_any_more(
 }
 
 #[test]
-fn told_to_end_it_ends_after_the_portion_in_hand() {
+fn asked_to_end_it_ends_after_the_portion_in_hand() {
     let scene = Scene::new();
     let FirstPortion { broker, runner, mut client, request, everybody } = FirstPortion::of(&scene);
     let first = request.recipients.len();
@@ -518,7 +518,7 @@ fn a_runner_takes_its_own_shard_alone() {
 }
 
 #[test]
-fn told_to_end_it_ends_after_the_message_in_hand_and_takes_no_other() {
+fn asked_to_end_it_ends_after_the_message_in_hand_and_takes_no_other() {
     for signal in [Signal::TERM, Signal::INT] {
         let scene = Scene::new();
         let broker = scene.broker();
@@ -534,7 +534,7 @@ fn told_to_end_it_ends_after_the_message_in_hand_and_takes_no_other() {
 }
 
 #[test]
-fn told_to_end_it_ends_while_it_waits() {
+fn asked_to_end_it_ends_while_it_waits() {
     let scene = Scene::new();
     let runner = scene.runner();
     wait_until("it has begun", || scene.log().contains("the runner has begun"));

@@ -1,4 +1,4 @@
-//! Runners, as the master starts them: as many as the configuration says, again whenever one has ended, and told to end with the front.
+//! Runners, as the master starts them: as many as the configuration says, again whenever one has ended, and asked to end with the front.
 
 use crate::support::test_master::{Stage, lives, send};
 use serde_json::Value;
@@ -38,15 +38,15 @@ fn a_runner_that_is_killed_is_started_again() {
 }
 
 #[test]
-fn runners_are_told_to_end_with_the_front_and_finish_what_they_have_in_hand() {
+fn runners_are_asked_to_end_with_the_front_and_finish_what_they_have_in_hand() {
     let mut stage = Stage::new("runners = 2");
     stage.let_behave("runner", "slow");
     stage.start();
     stage.wait_until_well();
     stage.signal("TERM");
-    crate::program::wait_until("the others have ended, and the runners were told to", || {
-        let told = stage.lines("ends of runners");
-        told.len() == 2 && stage.lines("ends").contains(&"worker 2 ends".to_owned())
+    crate::program::wait_until("the others have ended, and the runners were asked to end", || {
+        let shown = stage.lines("ends of runners");
+        shown.len() == 2 && stage.lines("ends").contains(&"worker 2 ends".to_owned())
     });
     std::fs::write(stage.path("finish"), "").unwrap();
     assert!(stage.end().success());

@@ -16,13 +16,13 @@ fn maildropd(stage: &Stage) -> Output {
 }
 
 #[test]
-fn there_is_one_master_and_the_second_is_told_who_it_is() {
+fn there_is_one_master_and_the_second_learns_who_it_is() {
     let mut stage = Stage::started("");
     let second = maildropd(&stage);
     assert_eq!(second.status.code(), Some(75), "{second:?}");
     let pid = stage.master().id();
-    let said = String::from_utf8(second.stderr).unwrap();
-    assert_eq!(said, format!("maildropd: another maildropd is running, pid {pid}\n"));
+    let errors = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(errors, format!("maildropd: another maildropd is running, pid {pid}\n"));
     // It has disturbed nothing.
     assert_eq!(stage.service(&["status"]).status.code(), Some(0));
     let start = stage.service(&["start"]);
@@ -31,13 +31,13 @@ fn there_is_one_master_and_the_second_is_told_who_it_is() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_read_is_said_in_one_line() {
+fn a_configuration_that_cannot_be_read_is_reported_in_one_line() {
     let stage = Stage::new("worker = 3");
     let ended = maildropd(&stage);
     assert_eq!(ended.status.code(), Some(78), "{ended:?}");
-    let said = String::from_utf8(ended.stderr).unwrap();
-    assert!(said.starts_with("maildropd: ") && said.contains("service.worker: there is no such key"), "{said}");
-    assert_eq!(said.lines().count(), 1);
+    let errors = String::from_utf8(ended.stderr).unwrap();
+    assert!(errors.starts_with("maildropd: ") && errors.contains("service.worker: there is no such key"), "{errors}");
+    assert_eq!(errors.lines().count(), 1);
 
     let start = stage.service(&["start", "--detached"]);
     assert_eq!(start.status.code(), Some(78), "{start:?}");
@@ -45,15 +45,15 @@ fn a_configuration_that_cannot_be_read_is_said_in_one_line() {
 }
 
 #[test]
-fn an_unknown_role_is_said_in_one_line() {
+fn an_unknown_role_is_reported_in_one_line() {
     let stage = Stage::new("");
     let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
     let ended =
         command.env_clear().args(["--role", "postman", "--config"]).arg(stage.path("config.toml")).output().unwrap();
     assert_eq!(ended.status.code(), Some(64), "{ended:?}");
-    let said = String::from_utf8(ended.stderr).unwrap();
+    let errors = String::from_utf8(ended.stderr).unwrap();
     let roles = "front, worker, runner, timer, notifier, web";
-    assert_eq!(said, format!("maildropd: there is no role \"postman\": the roles are {roles}\n"));
+    assert_eq!(errors, format!("maildropd: there is no role \"postman\": the roles are {roles}\n"));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn it_tells_how_it_is_and_lets_nobody_else_in() {
 }
 
 #[test]
-fn who_talks_nonsense_is_told_so_and_disturbs_nothing() {
+fn who_talks_nonsense_is_refused_and_disturbs_nothing() {
     let stage = Stage::started("");
     let connect = || UnixStream::connect(stage.path("run/control.sock")).unwrap();
     for nonsense in [
@@ -217,15 +217,15 @@ fn a_service_without_lmtp_needs_no_name_of_who_checks_authors() {
 }
 
 #[test]
-fn systemd_is_told_what_the_service_does() {
+fn systemd_learns_what_the_service_does() {
     let mut stage = Stage::new("");
     let systemd = UnixDatagram::bind(stage.path("systemd")).unwrap();
     // It is listened to all the time: a master whose words nobody takes would wait.
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let mut said = [0; 4096];
-        while let Ok(count) = systemd.recv(&mut said) {
-            if tell.send(String::from_utf8_lossy(&said[..count]).into_owned()).is_err() {
+        let mut received = [0; 4096];
+        while let Ok(count) = systemd.recv(&mut received) {
+            if tell.send(String::from_utf8_lossy(&received[..count]).into_owned()).is_err() {
                 return;
             }
         }
@@ -238,8 +238,8 @@ fn systemd_is_told_what_the_service_does() {
     let until = |what: &str| {
         let mut all = Vec::new();
         loop {
-            let said = told.recv_timeout(Duration::from_mins(1));
-            all.push(said.unwrap_or_else(|error| panic!("{what}, after {all:?}: {error}")));
+            let shown = told.recv_timeout(Duration::from_mins(1));
+            all.push(shown.unwrap_or_else(|error| panic!("{what}, after {all:?}: {error}")));
             if all.last().is_some_and(|last| last.starts_with(what)) {
                 return all;
             }

@@ -59,7 +59,7 @@ impl Service {
         until("the crash counts", || self.crashed(message).is_some_and(|found| found.crashes == crashes));
     }
 
-    /// A worker that was told to end makes way for a new one.
+    /// A worker that was asked to end makes way for a new one.
     fn replaced(&self, worker: Process) -> Process {
         assert_eq!(self.bury(worker, false).code(), Some(0), "it ends by itself");
         self.worker()
@@ -166,9 +166,9 @@ fn after_two_crashes_it_is_shunted_and_delivered_once_a_person_has_it_tried() {
     assert_eq!((&one["id"], &one["crashes"], &one["holder"]), (&id.as_str().into(), &2.into(), &"mta".into()), "{one}");
     let table = service.says(&["list"]);
     assert!(table.contains("ended by SIGABRT") && table.contains("doug@x scuba@x"), "{table}");
-    let told = service.says(&["show", &id]);
+    let output_text = service.says(&["show", &id]);
     for part in ["queue id    4bXyz", "recipient   scuba@x", "crashes     2", "ended by SIGABRT"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(output_text.contains(part), "{part}: {output_text}");
     }
     assert_eq!(service.says(&["show", "--message", &id]).into_bytes(), poison);
 
@@ -176,8 +176,8 @@ fn after_two_crashes_it_is_shunted_and_delivered_once_a_person_has_it_tried() {
     let mut retry = program(&["shunt", "retry", "--all", "--config"]);
     let retry = retry.arg(service.path().join("config.toml")).stdout(Stdio::piped()).spawn().unwrap();
     let output = retry.wait_with_output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && told.contains(&format!("{id} doug@x: 2.0.0 INBOX ")), "{told}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && printed.contains(&format!("{id} doug@x: 2.0.0 INBOX ")), "{printed}");
     let next = service.replaced(idle);
     until("there is no copy any more", || service.crashed(&poison).is_none());
     assert_eq!(service.says(&["list"]), "nothing is shunted\n");
@@ -275,8 +275,8 @@ fn what_comes_from_the_file_queue_stays_there_until_it_is_dropped_there() {
     let origin = found.envelope.origin.clone().unwrap();
     assert_eq!((origin.holder, origin.queue_id), (MessageHolder::Queue, Some(name.id())));
     let id = Digest::of(&poison).to_string();
-    let said = service.says(&["drop", &id]);
-    assert!(said.contains(&format!("until: maildrop_command queue drop --yes {}", name.id())), "{said}");
+    let output = service.says(&["drop", &id]);
+    assert!(output.contains(&format!("until: maildrop_command queue drop --yes {}", name.id())), "{output}");
     assert!(service.crashed(&poison).is_none());
     let entry = queue.list().unwrap().remove(0);
     assert_eq!((entry.state, entry.id), (State::New, name.id()));
@@ -299,8 +299,8 @@ fn without_a_service_what_is_shunted_can_be_seen_and_not_tried() {
     service.shunt_message(&poison, &["doug@x"]);
     service.front = None;
     let id = Digest::of(&poison).to_string();
-    let said = service.refuses(&["retry", &id], 69);
-    assert!(said.contains("maildrop_command service start"), "{said}");
+    let printed_text = service.refuses(&["retry", &id], 69);
+    assert!(printed_text.contains("maildrop_command service start"), "{printed_text}");
     assert!(service.is_shunted(&poison));
     // What may have been delivered by another way, longer ago than the ledger remembers, would be duplicated. Its name has its time.
     let file = service.crashed(&poison).unwrap().file;
@@ -308,24 +308,24 @@ fn without_a_service_what_is_shunted_can_be_seen_and_not_tried() {
     let old = file.with_file_name(format!("01000000000000000000{}", &name[20..]));
     std::fs::rename(&file, &old).unwrap();
     for which in [id.as_str(), "--all"] {
-        let said = service.refuses(&["retry", which], 65);
+        let output_text = service.refuses(&["retry", which], 65);
         assert!(
-            said.contains(&format!("{id} first crashed a worker longer ago")) && said.contains("--again"),
-            "{said}"
+            output_text.contains(&format!("{id} first crashed a worker longer ago")) && output_text.contains("--again"),
+            "{output_text}"
         );
         assert!(service.refuses(&["retry", "--again", which], 69).contains("maildrop_command service start"));
     }
     // Postfix may have given it up: this copy may be all there is.
-    let said = service.refuses(&["drop", &id], 65);
-    assert!(said.contains("it would be lost") && said.contains("--lose"), "{said}");
+    let printed = service.refuses(&["drop", &id], 65);
+    assert!(printed.contains("it would be lost") && printed.contains("--lose"), "{printed}");
     // A copy of which somebody has changed the bytes is no message that came.
     let mut bytes = std::fs::read(&old).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&old, bytes).unwrap();
     assert!(service.refuses(&["retry", &id], 65).contains("its bytes were changed"));
     assert!(service.refuses(&["drop", &id], 65).contains("it cannot be read"));
-    let said = service.says(&["drop", "--lose", &id]);
-    assert!(said.contains(&format!("{id} is removed")), "{said}");
+    let output = service.says(&["drop", "--lose", &id]);
+    assert!(output.contains(&format!("{id} is removed")), "{output}");
     assert_eq!(service.says(&["list"]), "nothing is shunted\n");
 }
 
@@ -339,15 +339,15 @@ fn on_a_full_disk_a_message_is_shunted_all_the_same_and_no_worker_ends_of_it() {
     command.args(["--mount", "sh", "-c", script]).arg(test.get_program()).args(test.get_args());
     command.envs(test.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
     let output = command.output().unwrap();
-    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if !output.status.success() && (told.contains("unshare failed") || output.status.code() == Some(99)) {
+    let errors = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() && (errors.contains("unshare failed") || output.status.code() == Some(99)) {
         // Root may, where nothing forbids it.
         if let Some(list) = std::env::var_os("MAILDROP_TEST_NOT_RUN") {
             did_not_run("MOUNT", Path::new(&list));
         }
         return;
     }
-    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+    assert!(output.status.success() && errors.contains("1 passed"), "{errors}");
 }
 
 #[test]
@@ -362,8 +362,8 @@ fn on_a_full_disk() {
     while std::io::Write::write_all(&mut full, &[b'x'; 512]).is_ok() {}
     drop(full);
     service.strike(service.worker(), &poison, &["doug@x"], Signal::ABORT);
-    let said = "what is known of a message that crashed a worker cannot be written down";
-    until("it is said", || service.log().contains(said));
+    let shown = "what is known of a message that crashed a worker cannot be written down";
+    until("it is said", || service.log().contains(shown));
     // Known all the same: the next crash is the second.
     let (again, mut client) = (request(&["doug@x"], &poison), service.client());
     let lock = service.hold_lock_of(&poison);
@@ -375,7 +375,7 @@ fn on_a_full_disk() {
     assert!(client.verdicts(&again)[0].starts_with("4.3.0 "));
     service.bury(own, false);
     drop(lock);
-    until("it is said again", || service.log().matches(said).count() == 2);
+    until("it is said again", || service.log().matches(shown).count() == 2);
     let _idle = service.worker();
     let text = service.client().deliver_at_once(&again_of(&again), &poison);
     assert!(text[0].starts_with("4.3.0 shunted"), "{text:?}");
@@ -387,7 +387,7 @@ fn again_of(request: &Request) -> Request {
     Request { id: uuid::Uuid::now_v7(), ..request.clone() }
 }
 
-/// How much time a delivery has that is to hang, in milliseconds: enough to come to a worker, on a machine that stands still for a while.
+/// How much time a delivery has that is to hang, in milliseconds: enough to come to a worker, on a machine that hangs for a while.
 #[cfg(feature = "test-faults")]
 pub const TIME_TO_HANG: u64 = 6000;
 

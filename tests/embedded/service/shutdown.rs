@@ -4,7 +4,7 @@ use crate::program::wait_until;
 use crate::support::test_master::{Stage, lives, pids};
 
 #[test]
-fn told_to_end_it_ends_the_front_then_the_workers_and_leaves_nothing() {
+fn asked_to_end_it_ends_the_front_then_the_workers_and_leaves_nothing() {
     for signal in ["TERM", "INT"] {
         let socket = tempfile::tempdir().unwrap();
         let lmtp = socket.path().join("lmtp");
@@ -14,7 +14,7 @@ fn told_to_end_it_ends_the_front_then_the_workers_and_leaves_nothing() {
         let pids = pids(&stage.wait_until_well());
         assert_eq!(pids.len(), 3);
         stage.signal(signal);
-        wait_until("the front is told", || !stage.lines("ends").is_empty());
+        wait_until("the front was asked to end", || !stage.lines("ends").is_empty());
         // It has messages out: the workers go on, and who asks is answered.
         for _ in 0..3 {
             assert_eq!(stage.status()["state"], "stopping");
@@ -36,8 +36,8 @@ fn a_message_in_hand_is_finished_and_who_stops_the_service_waits_for_it() {
     stage.start();
     let status = stage.wait_until_well();
     let mut stop = stage.service_command(&["stop"]).spawn().unwrap();
-    let told = |name: &str| stage.lines("ends").contains(&format!("{name} is told to end"));
-    wait_until("both workers are told", || told("worker 1") && told("worker 2"));
+    let was_asked = |name: &str| stage.lines("ends").contains(&format!("{name} is told to end"));
+    wait_until("both workers were asked to end", || was_asked("worker 1") && was_asked("worker 2"));
     stage.wait("the other has ended", |status| status["state"] == "stopping" && pids(status).len() == 1);
     assert!(stop.try_wait().unwrap().is_none());
     assert!(lives(pids(&status)[2]));
@@ -48,7 +48,7 @@ fn a_message_in_hand_is_finished_and_who_stops_the_service_waits_for_it() {
 }
 
 #[test]
-fn told_twice_it_ends_at_once_even_where_a_process_does_not_listen() {
+fn asked_twice_it_ends_at_once_even_where_a_process_does_not_listen() {
     let mut stage = Stage::new("");
     stage.let_behave("front", "deaf");
     stage.start();

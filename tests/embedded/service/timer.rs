@@ -163,10 +163,11 @@ fn what_cannot_be_finished_says_why_and_is_left_alone_for_a_while() {
     site.mailbox("doug@x").into_iter().for_each(|copy| fs::remove_file(copy).unwrap());
     site.change("UPDATE messages SET recorded_at = recorded_at - 86400000000");
     site.change("UPDATE copies SET updated_at = updated_at - 10900000000");
-    let said = site.run();
+    let output = site.run();
     assert!(
-        said.starts_with("1 failed, 1 still owed; the first that failed: <one@x> for Sent of lisa@x: nothing is left"),
-        "{said}"
+        output
+            .starts_with("1 failed, 1 still owed; the first that failed: <one@x> for Sent of lisa@x: nothing is left"),
+        "{output}"
     );
     assert!(site.reason().starts_with("nothing is left of the message to deliver"), "{}", site.reason());
     assert_eq!(site.run(), "1 still owed");
@@ -187,7 +188,7 @@ fn one_does_it_at_a_time_and_an_operator_can_keep_all_from_it() {
 }
 
 #[test]
-fn told_to_end_it_finishes_what_is_in_hand_and_begins_nothing_more() {
+fn asked_to_end_it_finishes_what_is_in_hand_and_begins_nothing_more() {
     let site = Site::owing(&["one", "two"]);
     let held = [site.hold("maildrop", "one@x"), site.hold("maildrop", "two@x")];
     let timer = site.timer();
@@ -243,7 +244,7 @@ fn a_timer_that_does_not_come_up_keeps_nothing_else_from_being_replaced() {
         let all = status["processes"].as_array().map(Vec::as_slice).unwrap_or_default();
         all.len() == 5 && all.iter().all(|one| one["role"] == "timer" || one["ready"] == true)
     };
-    let status = stage.wait("all others are up, and it is told of", |status| {
+    let status = stage.wait("all others are up, and it is listed", |status| {
         all_others(status) && status["reasons"].to_string().contains("the timer dies again and again")
     });
     let before = pids(&status);
@@ -254,7 +255,7 @@ fn a_timer_that_does_not_come_up_keeps_nothing_else_from_being_replaced() {
 }
 
 #[test]
-fn what_the_timer_did_is_told_with_how_the_service_is() {
+fn what_the_timer_did_is_reported_with_how_the_service_is() {
     let stage = Stage::new("");
     fs::create_dir(stage.path("state")).unwrap();
     let written = r#"[{"task":"finish_owed","every_s":300.0,"next_at":"2026-11-22T10:05:00Z","failed_runs":1,
@@ -264,8 +265,8 @@ fn what_the_timer_did_is_told_with_how_the_service_is() {
     stage.start();
     let status = stage.wait_until_well();
     assert_eq!(status["timer"], serde_json::from_str::<Value>(written).unwrap());
-    let told = String::from_utf8(stage.service(&["status"]).stdout).unwrap();
-    assert!(told.contains("finish owed: FAILED: no database, at 2026-11-22 10:00:00Z, in 2s"), "{told}");
+    let output = String::from_utf8(stage.service(&["status"]).stdout).unwrap();
+    assert!(output.contains("finish owed: FAILED: no database, at 2026-11-22 10:00:00Z, in 2s"), "{output}");
 }
 
 /// It never uses the account of deliveries.
@@ -281,8 +282,8 @@ fn a_process_without_an_account_in_the_database_is_not_started_and_status_says_s
     let status = stage.wait_until_well();
     let roles: Vec<&Value> = status["processes"].as_array().unwrap().iter().map(|process| &process["role"]).collect();
     assert!(!roles.iter().any(|role| ["timer", "web"].iter().any(|none| *role == none)), "{status}");
-    let told = String::from_utf8(stage.service(&["status"]).stdout).unwrap();
+    let output = String::from_utf8(stage.service(&["status"]).stdout).unwrap();
     for (name, key) in [("the timer", "timer"), ("the web UI", "web")] {
-        assert!(told.contains(&format!("{name} is not started: database.roles.{key} is missing")), "{told}");
+        assert!(output.contains(&format!("{name} is not started: database.roles.{key} is missing")), "{output}");
     }
 }

@@ -247,7 +247,7 @@ fn all() -> Selection<'static> {
 }
 
 #[test]
-fn copies_that_are_owed_are_told_in_the_order_of_their_last_attempts() {
+fn copies_that_are_owed_are_reported_in_the_order_of_their_last_attempts() {
     let directory = tempfile::tempdir().unwrap();
     let mut ledger = open(directory.path());
     let scene = scene();
@@ -278,7 +278,7 @@ fn copies_that_are_owed_are_told_in_the_order_of_their_last_attempts() {
 
 /// They are asked for 500 at a time.
 #[test]
-fn however_many_are_owed_each_is_told_once() {
+fn however_many_are_owed_each_is_reported_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut ledger = open(directory.path());
     let scene = scene();
@@ -290,15 +290,15 @@ fn however_many_are_owed_each_is_told_once() {
         });
         let record = Record { message: Some(scene.message()), copies: copies.collect(), ended: vec![], events: vec![] };
         ledger.record(&record).unwrap();
-        let mut told: Vec<String> =
+        let mut shown: Vec<String> =
             audit_queries::owed(&mut ledger, &all()).unwrap().into_iter().map(|copy| copy.user).collect();
-        told.sort();
-        assert_eq!(told, users[..to]);
+        shown.sort();
+        assert_eq!(shown, users[..to]);
     }
 }
 
 #[test]
-fn a_source_and_a_place_are_told_as_they_were_recorded() {
+fn a_source_and_a_place_are_reported_as_they_were_recorded() {
     let directory = tempfile::tempdir().unwrap();
     let mut ledger = open(directory.path());
     let kept = Scene { raw: Some(b"as it came\0\xff"), ..scene() };

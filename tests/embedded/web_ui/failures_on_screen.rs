@@ -73,10 +73,10 @@ fn trace_and_stats_tell_of_what_failed_before_its_journal() {
         String::from_utf8(output.stdout).unwrap()
     };
     for what in ["<down@x>", "down@x", "4bDown", "doug@x"] {
-        let told = run(&["trace", what]);
-        assert!(told.contains("STILL DEFERRED for doug@x (2 attempts): failed before delivery, last at"), "{told}");
-        assert!(told.contains("on mx7: the mailbox store is out of reach: connecting: refused"), "{told}");
-        assert!(told.contains("Quarterly figures") && !told.contains("no longer kept"), "{told}");
+        let result = run(&["trace", what]);
+        assert!(result.contains("STILL DEFERRED for doug@x (2 attempts): failed before delivery, last at"), "{result}");
+        assert!(result.contains("on mx7: the mailbox store is out of reach: connecting: refused"), "{result}");
+        assert!(result.contains("Quarterly figures") && !result.contains("no longer kept"), "{result}");
     }
     assert!(run(&["trace", "4bStrange"]).contains("REFUSED for stranger@x: unknown recipient"));
     let json: serde_json::Value = serde_json::from_str(&run(&["trace", "--json", "4bDown"])).unwrap();

@@ -84,7 +84,7 @@ fn a_reader_sees_text_html_header_and_parts_and_it_is_written_down() {
     assert!(place.log().is_empty(), "what became of it shows nothing of what is in it");
 
     let shown = reader.get(&format!("{}/content", place.path));
-    let told = text(shown.shown());
+    let screen = text(shown.shown());
     for has in [
         "Grüße",
         "Schöne Grüße",
@@ -92,7 +92,7 @@ fn a_reader_sees_text_html_header_and_parts_and_it_is_written_down() {
         "3 image/png ../smörre.png 8 Part 3",
         "From Lisa <lisa@gmail.com>",
     ] {
-        assert!(told.contains(has), "{has}: {told}");
+        assert!(screen.contains(has), "{has}: {screen}");
     }
     assert!(shown.body.contains("sandbox=\"\"") && shown.body.contains("referrerpolicy=\"no-referrer\""));
     let html = reader.get(&format!("{}/html", place.path));
@@ -143,7 +143,7 @@ fn a_reader_sees_text_html_header_and_parts_and_it_is_written_down() {
     let operations = place.visitor("operator").get("/log");
     // With the two links to log in.
     assert_eq!(rows(operations.shown()), 6);
-    let newest = "anna , reader by page on";
+    let newest = "anna , reader by web UI on";
     assert!(text(&operations.body).contains(newest), "{}", text(&operations.body));
     assert!(text(&operations.body).contains("looked at content <letter@x> in INBOX of doug@x , HTML shown"));
 }
@@ -219,7 +219,7 @@ fn nothing_is_shown_that_cannot_be_written_down() {
 }
 
 #[test]
-fn what_is_gone_is_said_to_be_gone_and_that_somebody_looked_is_written_down() {
+fn what_is_gone_is_reported_to_be_gone_and_that_somebody_looked_is_written_down() {
     let place = Place::with(LETTER);
     let reader = place.visitor("reader");
     std::fs::remove_dir_all(place.path().join("doug@x")).unwrap();
@@ -314,7 +314,7 @@ fn what_is_made_to_take_long_is_shown_all_the_same() {
 }
 
 #[test]
-fn what_is_too_much_is_cut_and_that_is_said() {
+fn what_is_too_much_is_cut_and_that_is_reported() {
     let long = "x".repeat(60) + "\n";
     let message = format!(
         "From: lisa@gmail.com\nMessage-ID: <long@x>\nContent-Type: multipart/alternative; boundary=b\n\n--b\n\n{}\n--b\n\

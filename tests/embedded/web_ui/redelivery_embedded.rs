@@ -84,20 +84,23 @@ fn a_copy_that_a_mailbox_has_lost_is_restored_once_however_often_the_form_is_sen
     assert!(text(plan.shown()).contains("nothing: it is there") && copies(&plan.body).is_empty(), "{}", plan.body);
     empty(&doug);
     let plan = anna.post("/again/plan", &restores.join("&"));
-    let told = text(plan.shown());
-    assert!(told.contains("most likely its owner has deleted or filed it: it is brought back"), "{told}");
-    assert!(told.contains("Deliver it to INBOX of doug@x, for doug@x") && copies(&plan.body).len() == 1, "{told}");
+    let page_text = text(plan.shown());
+    assert!(page_text.contains("most likely its owner has deleted or filed it: it is brought back"), "{page_text}");
+    assert!(
+        page_text.contains("Deliver it to INBOX of doug@x, for doug@x") && copies(&plan.body).len() == 1,
+        "{page_text}"
+    );
     // To look changes nothing.
     assert!(files(&doug).is_empty() && log(&place).is_empty());
     let form = copies(&plan.body).join("&");
     let first = anna.post("/again/start", &form);
-    let told = anna.ended(first.leads_to());
-    assert!(told.contains("DELIVERED to INBOX of doug@x, for doug@x: appended."), "{told}");
+    let reported = anna.ended(first.leads_to());
+    assert!(reported.contains("DELIVERED to INBOX of doug@x, for doug@x: appended."), "{reported}");
     assert_eq!(fs::read(&files(&doug)[0]).unwrap(), before);
     // Loaded again, and sent again.
     assert!(anna.ended(first.leads_to()).contains("DELIVERED"));
-    let told = anna.confirm(&plan.body);
-    assert!(told.contains("ALREADY THERE: INBOX of doug@x, for doug@x. Nothing was done."), "{told}");
+    let confirmed = anna.confirm(&plan.body);
+    assert!(confirmed.contains("ALREADY THERE: INBOX of doug@x, for doug@x. Nothing was done."), "{confirmed}");
     assert_eq!(files(&doug).len(), 1);
     let expected = [
         "anna restored INBOX doug@x: ",
@@ -117,11 +120,14 @@ fn the_same_form_sent_by_two_at_once_delivers_once() {
     let plan = anna.post("/again/plan", &copies(&screen(&anna, "one@x")).join("&"));
     let form = copies(plan.shown()).join("&");
     let (first, second) = (anna.post("/again/start", &form), boris.post("/again/start", &form));
-    let told = [anna.ended(first.leads_to()), boris.ended(second.leads_to())];
-    let delivered = told.iter().filter(|told| told.contains("DELIVERED to INBOX of doug@x")).count();
-    let there = told.iter().filter(|told| told.contains("ALREADY THERE: INBOX of doug@x")).count();
+    let reported = [anna.ended(first.leads_to()), boris.ended(second.leads_to())];
+    let delivered = reported.iter().filter(|reported| reported.contains("DELIVERED to INBOX of doug@x")).count();
+    let there = reported.iter().filter(|reported| reported.contains("ALREADY THERE: INBOX of doug@x")).count();
     // One of them may have found the lock of the other.
-    assert!(delivered == 1 && (there == 1 || told.iter().any(|told| told.contains("but may be later"))), "{told:?}");
+    assert!(
+        delivered == 1 && (there == 1 || reported.iter().any(|reported| reported.contains("but may be later"))),
+        "{reported:?}"
+    );
     assert_eq!(files(&doug).len(), 1);
 }
 
@@ -136,17 +142,20 @@ fn an_owed_sent_copy_is_finished_from_the_list() {
                WHERE role = 'sender'";
     assert_eq!(ledger(&place).execute(owe, []).unwrap(), 1);
     let list = anna.get("/again");
-    let told = text(list.shown());
-    assert!(rows(&list.body) == 1 && told.contains("Sent of lisa@gmail.com (Sent copy)"), "{told}");
-    assert!(told.contains("over quota") && told.contains("maildrop_command replay --embedded"), "{told}");
+    let page_text = text(list.shown());
+    assert!(rows(&list.body) == 1 && page_text.contains("Sent of lisa@gmail.com (Sent copy)"), "{page_text}");
+    assert!(
+        page_text.contains("over quota") && page_text.contains("maildrop_command replay --embedded"),
+        "{page_text}"
+    );
     let plan = anna.post("/again/plan", &copies(&list.body).join("&"));
-    let told = text(plan.shown());
-    assert!(told.contains("it is looked for there, and appended"), "{told}");
-    let told = anna.confirm(&plan.body);
-    assert!(told.contains("DELIVERED to Sent of lisa@gmail.com, for doug@x: appended."), "{told}");
+    let screen = text(plan.shown());
+    assert!(screen.contains("it is looked for there, and appended"), "{screen}");
+    let done_page = anna.confirm(&plan.body);
+    assert!(done_page.contains("DELIVERED to Sent of lisa@gmail.com, for doug@x: appended."), "{done_page}");
     assert_eq!(files(&sent).len(), 1);
-    let told = anna.confirm(&plan.body);
-    assert!(told.contains("ALREADY THERE: Sent of lisa@gmail.com"), "{told}");
+    let confirmed = anna.confirm(&plan.body);
+    assert!(confirmed.contains("ALREADY THERE: Sent of lisa@gmail.com"), "{confirmed}");
     assert_eq!(files(&sent).len(), 1);
     assert_eq!(
         log(&place),
@@ -171,21 +180,21 @@ fn a_delivery_that_failed_is_made_again_from_another_recipients_copy() {
         holder.release(&lock).unwrap();
     }
     let list = anna.get("/again/failed");
-    let told = text(list.shown());
-    assert!(rows(&list.body) == 2 && told.contains("ada@x") && told.contains("eve@x"), "{told}");
-    assert_eq!(told.matches("deferred: another delivery held the lock").count(), 2, "{told}");
+    let screen_text = text(list.shown());
+    assert!(rows(&list.body) == 2 && screen_text.contains("ada@x") && screen_text.contains("eve@x"), "{screen_text}");
+    assert_eq!(screen_text.matches("deferred: another delivery held the lock").count(), 2, "{screen_text}");
     // Both are only deferred, and the page says that such mail is among them.
     assert!(
-        told.contains("Copies that were not delivered, the oldest first: refused, deferred, or never ended."),
-        "{told}"
+        screen_text.contains("Copies that were not delivered, the oldest first: refused, deferred, or never ended."),
+        "{screen_text}"
     );
-    assert!(told.contains("Postfix tries deferred mail again by itself"), "{told}");
+    assert!(screen_text.contains("Postfix tries deferred mail again by itself"), "{screen_text}");
     let plan = anna.post("/again/plan", &copies(&list.body).join("&"));
-    let told = text(plan.shown());
-    assert!(told.contains("INBOX of ada@x (recipient): to be "), "{told}");
-    assert!(told.contains("it cannot be done: nobody has got it yet"), "{told}");
-    let told = anna.confirm(&plan.body);
-    assert!(told.contains("DELIVERED to INBOX of ada@x, for ada@x"), "{told}");
+    let page_text = text(plan.shown());
+    assert!(page_text.contains("INBOX of ada@x (recipient): to be "), "{page_text}");
+    assert!(page_text.contains("it cannot be done: nobody has got it yet"), "{page_text}");
+    let confirmed = anna.confirm(&plan.body);
+    assert!(confirmed.contains("DELIVERED to INBOX of ada@x, for ada@x"), "{confirmed}");
     assert_eq!(files(&ada).len(), 1);
     // By the screen of the message as well, where it is delivered by now.
     let shown = screen(&anna, "one@x");
@@ -216,8 +225,8 @@ fn what_a_mailbox_has_lost_is_found_and_what_its_owner_deleted_is_not_picked() {
     assert!(text(deleted.shown()).contains("most likely its owner"), "{}", deleted.body);
     assert!(!deleted.body.contains("checked"), "{}", deleted.body);
     let plan = anna.post("/again/plan", &copies(&lost.body).join("&"));
-    let told = anna.confirm(plan.shown());
-    assert!(told.contains("DELIVERED to INBOX of doug@x, for doug@x: appended."), "{told}");
+    let confirmed = anna.confirm(plan.shown());
+    assert!(confirmed.contains("DELIVERED to INBOX of doug@x, for doug@x: appended."), "{confirmed}");
     assert_eq!(files(&place.path().join("doug@x")).len(), 1);
     for mistake in ["/again/lost?mailbox=doug%40x&since=yesterday", "/again/failed?since=yesterday"] {
         assert!(text(anna.get(mistake).shown()).contains("Since: write it like 2d"));
@@ -287,8 +296,11 @@ fn what_cannot_be_written_into_the_operations_log_is_not_done() {
     let plan = anna.post("/again/plan", &copies(&screen(&anna, "one@x")).join("&"));
     let full = "CREATE TRIGGER full BEFORE INSERT ON operations BEGIN SELECT RAISE(ABORT, 'full'); END";
     ledger(&place).execute_batch(full).unwrap();
-    let told = anna.confirm(plan.shown());
-    assert!(told.contains("NOT DELIVERED") && told.contains("it cannot be written into the operations log"), "{told}");
+    let confirmed = anna.confirm(plan.shown());
+    assert!(
+        confirmed.contains("NOT DELIVERED") && confirmed.contains("it cannot be written into the operations log"),
+        "{confirmed}"
+    );
     assert!(files(&doug).is_empty());
 }
 

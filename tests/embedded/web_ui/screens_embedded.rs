@@ -389,8 +389,8 @@ fn a_crawler_finds_no_link_that_leads_nowhere_and_no_address_that_breaks_it() {
     let admin = place.visitor("admin");
     let asked = crawl(&admin, &[]);
     assert!(asked > 1000, "{asked}");
-    let told = text(admin.get("/subscriptions").shown());
-    assert!(told.contains("causes no notifications: subscriptions need a database server"), "{told}");
+    let screen = text(admin.get("/subscriptions").shown());
+    assert!(screen.contains("causes no notifications: subscriptions need a database server"), "{screen}");
 }
 
 #[test]
@@ -614,8 +614,11 @@ fn the_page_of_a_directory_is_one_command() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap().to_string();
     let output = start(&at).wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.stdout.is_empty() && said.contains("in use") && said.contains("give another port"), "{output:?}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.stdout.is_empty() && errors.contains("in use") && errors.contains("give another port"),
+        "{output:?}"
+    );
     assert!(output.status.code() == Some(69) && !path.exists());
     drop(taken);
     // Another process may take the port before it does: then another one.
@@ -671,8 +674,8 @@ fn a_page_that_others_could_reach_is_refused() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         let arguments = ["--embedded", directory.path().to_str().unwrap(), "--web", place];
         let output = command.args(arguments).env_clear().output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(64) && said.contains("an address of this machine"), "{place}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(64) && errors.contains("an address of this machine"), "{place}: {errors}");
     }
 }
 
@@ -691,7 +694,7 @@ fn new_rows(anna: &Visitor<'_>, path: &str) -> (Vec<String>, String) {
 }
 
 #[test]
-fn what_is_new_is_told_to_each_list_that_it_is_part_of() {
+fn what_is_new_is_sent_to_each_list_that_it_is_part_of() {
     let place = Place::new();
     let anna = place.visitor("viewer");
     place.deliver(&message("one@x", "One"), "lisa@gmail.com", "4b").delivered();

@@ -159,7 +159,7 @@ fn weed_out(sources: &mut [Source]) -> Fallible<()> {
         }
         eprintln!("mutants: round {round}: {dropped} are left out, which the compiler does not take");
         if dropped == 0 {
-            return Err(format!("it does not build:\n{}", told(&messages)).into());
+            return Err(format!("it does not build:\n{}", errors_of(&messages)).into());
         }
     }
     Ok(())
@@ -186,7 +186,7 @@ fn errors(messages: &[Value], path: &str) -> Vec<(usize, usize)> {
 }
 
 /// What the compiler said, for people.
-fn told(messages: &[Value]) -> String {
+fn errors_of(messages: &[Value]) -> String {
     messages.iter().filter_map(|message| message["rendered"].as_str()).collect()
 }
 
@@ -214,7 +214,7 @@ fn tried(sources: &mut [Source], results: &str, tests: &str) -> Fallible<()> {
     arguments.extend(targets.split_whitespace());
     let (fine, messages) = cargo(&arguments)?;
     if !fine {
-        return Err(format!("the tests do not build:\n{}", told(&messages)).into());
+        return Err(format!("the tests do not build:\n{}", errors_of(&messages)).into());
     }
     let programs: Vec<&str> = messages.iter().filter_map(|message| message["executable"].as_str()).collect();
     let known = read_results(results)?;

@@ -27,8 +27,8 @@ on_each_engine!(
     a_mailbox_made_anew_has_lost_what_is_not_in_it,
     a_mailbox_that_was_only_renumbered_has_lost_nothing_older_than_what_it_has,
     a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte,
-    an_attempt_whose_process_was_killed_is_told,
-    a_sent_copy_that_is_owed_is_told,
+    an_attempt_whose_process_was_killed_is_reported,
+    a_sent_copy_that_is_owed_is_reported,
 );
 
 fn text(output: &Output) -> String {
@@ -36,14 +36,14 @@ fn text(output: &Output) -> String {
 }
 
 /// What a person reads.
-fn told(scene: &Scene, more: &[&str], exit: i32) -> String {
+fn audited(scene: &Scene, more: &[&str], exit: i32) -> String {
     let output = scene.subcommand(&[&["audit"], more].concat());
     assert_eq!(output.status.code(), Some(exit), "{}", text(&output));
     text(&output)
 }
 
 fn found(scene: &Scene, more: &[&str], exit: i32) -> Value {
-    serde_json::from_str(&told(scene, &[&["--json"], more].concat(), exit)).unwrap()
+    serde_json::from_str(&audited(scene, &[&["--json"], more].concat(), exit)).unwrap()
 }
 
 fn list<'a>(found: &'a Value, what: &str) -> &'a [Value] {
@@ -64,7 +64,7 @@ fn append(owner: &mut Imap, mailbox: &str, message: &str) {
 
 fn nothing_is_found_where_all_is_well(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
-    let nothing = told(&scene, &[], 0);
+    let nothing = audited(&scene, &[], 0);
     assert!(nothing.starts_with("No copy has been recorded since "), "{nothing}");
     for id in ["a", "b"] {
         scene.deliver("doug", scene.message(id)).delivered();
@@ -76,7 +76,7 @@ fn nothing_is_found_where_all_is_well(engine: Engine) {
         settings.role = role;
         settings.database_password = "only-for-this-test".into();
     });
-    let well = told(&scene, &[], 0);
+    let well = audited(&scene, &[], 0);
     assert!(well.starts_with("Looked for 4 copies in 2 mailboxes, "), "{well}");
     assert!(well.ends_with(": all are there, once, and no attempt is overdue.\n"), "{well}");
     let doug = scene.user("doug");
@@ -94,10 +94,10 @@ fn a_copy_that_its_owner_deleted_needs_nobody(engine: Engine) {
         scene.deliver("doug", scene.message(id)).delivered();
     }
     delete(&mut scene.look("doug"), "INBOX", 1);
-    let all = told(&scene, &[], 0);
+    let all = audited(&scene, &[], 0);
     assert!(all.contains(": 1 gone, most likely deleted or filed by their owners.\n"), "{all}");
     assert!(!all.contains(&scene.message_id("a")), "what owners do is counted, not listed: {all}");
-    let one = told(&scene, &["--mailbox", &scene.user("doug")], 0);
+    let one = audited(&scene, &["--mailbox", &scene.user("doug")], 0);
     assert!(one.contains(&scene.message_id("a")) && one.contains("most likely its owner has deleted it"), "{one}");
     let found = found(&scene, &[], 0);
     let gone: Vec<_> =
@@ -109,7 +109,7 @@ fn a_copy_that_its_owner_deleted_needs_nobody(engine: Engine) {
     doug.run("SELECT INBOX").unwrap();
     doug.run("UID COPY 2 INBOX").unwrap();
     delete(&mut doug, "INBOX", 2);
-    let moved = told(&scene, &[], 0);
+    let moved = audited(&scene, &[], 0);
     assert!(moved.contains(" 1 moved, 1 gone, ") && moved.contains("it was uid 2; it is uid 3 now"), "{moved}");
 }
 
@@ -120,11 +120,11 @@ fn a_mailbox_made_anew_has_lost_what_is_not_in_it(engine: Engine) {
     }
     let mut lisa = scene.look("lisa");
     lisa.run("DELETE Sent").unwrap();
-    let none = told(&scene, &[], 65);
+    let none = audited(&scene, &[], 65);
     assert!(none.matches("LOST").count() == 3 && none.contains("the whole mailbox is gone"), "{none}");
     lisa.run("CREATE Sent").unwrap();
     append(&mut lisa, "Sent", &scene.message("a"));
-    let some = told(&scene, &[], 65);
+    let some = audited(&scene, &[], 65);
     assert!(some.contains(": 2 lost, 1 moved.\n") && some.contains("replay --restore"), "{some}");
     assert!(some.trim_start().starts_with("found") && some.lines().nth(1).unwrap().starts_with(" LOST"), "{some}");
     let found = found(&scene, &[], 65);
@@ -143,8 +143,8 @@ fn a_mailbox_that_was_only_renumbered_has_lost_nothing_older_than_what_it_has(en
     }
     delete(&mut scene.look("doug"), "INBOX", 1);
     scene.database.execute("UPDATE copies SET uid_validity = uid_validity - 1");
-    let told = told(&scene, &[], 0);
-    assert!(told.contains(": 2 moved, 1 gone, most likely deleted or filed by their owners.\n"), "{told}");
+    let shown = audited(&scene, &[], 0);
+    assert!(shown.contains(": 2 moved, 1 gone, most likely deleted or filed by their owners.\n"), "{shown}");
     let restored = scene.subcommand(&["replay", "--restore", "--since", "1h", "--yes"]);
     assert_eq!((restored.status.code(), scene.inbox("doug").len()), (Some(0), 2), "{}", text(&restored));
     // One that is newer than what is there may be lost: the mailbox may come from a backup.
@@ -171,11 +171,11 @@ fn a_mailbox_that_went_back_has_lost_what_came_after() {
         scene.message_id("c")
     ));
     // a is recorded as 3, which is c; b as 4, which is the next.
-    let told = told(&scene, &[], 65);
-    assert!(told.contains(": 2 lost.\n"), "{told}");
+    let shown = audited(&scene, &[], 65);
+    assert!(shown.contains(": 2 lost.\n"), "{shown}");
     for id in ["a", "b"] {
-        let line = told.lines().find(|line| line.contains(&scene.message_id(id))).unwrap();
-        assert!(line.starts_with(" LOST") && line.contains("the mailbox has gone back to before that"), "{told}");
+        let line = shown.lines().find(|line| line.contains(&scene.message_id(id))).unwrap();
+        assert!(line.starts_with(" LOST") && line.contains("the mailbox has gone back to before that"), "{shown}");
     }
 }
 
@@ -189,11 +189,11 @@ fn a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte(engine: En
     append(&mut lisa, "Sent", &format!("X-Filter: another way\n{}", scene.message("other")));
     // A stranger's, who has copied the Message-ID: another message.
     append(&mut lisa, "Sent", &scene.message("single").replace("Subject: ", "Subject: not "));
-    let looked = told(&scene, &[], 65);
+    let looked = audited(&scene, &[], 65);
     assert!(looked.contains(": 2 duplicated.\n") && looked.contains("uid 4 is the same as uid 1"), "{looked}");
     assert!(looked.contains("uid 5 is the same message as uid 2") && looked.contains("audit --repair"), "{looked}");
 
-    let dry = told(&scene, &["--repair"], 65);
+    let dry = audited(&scene, &["--repair"], 65);
     assert!(dry.contains("uid 4 would be taken out; uid 1, which is the same, stays"), "{dry}");
     assert!(dry.contains("uid 5 was left, beside uid 2") && dry.contains("Nothing was changed."), "{dry}");
     assert_eq!(scene.sent("lisa").len(), 6);
@@ -207,7 +207,7 @@ fn a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte(engine: En
         settings.role = role;
         settings.database_password = "only-for-this-test".into();
     });
-    let repaired = told(&scene, &["--repair", "--yes"], 65);
+    let repaired = audited(&scene, &["--repair", "--yes"], 65);
     assert!(repaired.contains(": 1 duplicated, 1 taken out.\n"), "{repaired}");
     let left: Vec<u32> = scene.sent("lisa").iter().map(|message| message.uid).collect();
     assert_eq!(left, [1, 2, 3, 5, 6]);
@@ -234,7 +234,7 @@ fn a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte(engine: En
     assert!(text(&traced).starts_with("DELIVERED to "), "{}", text(&traced));
 }
 
-fn an_attempt_whose_process_was_killed_is_told(engine: Engine) {
+fn an_attempt_whose_process_was_killed_is_reported(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
     scene.configure(|settings| settings.more = "[sent]\nenabled = false\n".into());
     let dovecot = scene.settings.imap.clone();
@@ -263,9 +263,9 @@ fn an_attempt_whose_process_was_killed_is_told(engine: Engine) {
     scene.minutes_pass(4);
     assert_eq!(list(&found(&scene, &[], 65), "never_ended").len(), 1);
     scene.minutes_pass(6);
-    let told = told(&scene, &[], 65);
+    let shown = audited(&scene, &[], 65);
     for part in [": 1 never ended.\n", &format!("process {pid} on "), "NOT delivered", "postcat -q 4bKilled"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(shown.contains(part), "{part}: {shown}");
     }
     let found = found(&scene, &["--mailbox", &scene.user("doug")], 65);
     let attempt = &list(&found, "never_ended")[0];
@@ -273,10 +273,10 @@ fn an_attempt_whose_process_was_killed_is_told(engine: Engine) {
     assert!(attempt["age_seconds"].as_u64().unwrap() >= 600);
     // Postfix tries again; then there is nothing to tell.
     assert_eq!(scene.deliver("doug", &message).delivered(), "INBOX adopted (uid 1)");
-    assert!(told_well(&scene));
+    assert!(audit_is_clean(&scene));
 }
 
-fn a_sent_copy_that_is_owed_is_told(engine: Engine) {
+fn a_sent_copy_that_is_owed_is_reported(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     for id in ["a", "b"] {
         scene.deliver("doug", scene.message(id)).delivered();
@@ -288,27 +288,27 @@ fn a_sent_copy_that_is_owed_is_told(engine: Engine) {
     );
     scene.database.execute(&format!("UPDATE copies SET state = 'owed', reason = 'over quota' WHERE {of_a}"));
     delete(&mut scene.look("lisa"), "Sent", 1);
-    let owed = told(&scene, &[], 65);
+    let owed = audited(&scene, &[], 65);
     assert!(owed.contains(": 1 owed.\n") && owed.contains("replay --owed"), "{owed}");
     let line = owed.lines().find(|line| line.starts_with(" OWED")).unwrap();
     assert!(line.contains(&scene.message_id("a")) && line.contains("over quota"), "{owed}");
     let found = found(&scene, &["--mailbox", &lisa], 65);
     let [one] = list(&found, "owed") else { panic!("{found}") };
     assert_eq!((&one["copy"]["mailbox"], &one["why"]), (&json!("Sent"), &json!("over quota")), "{found}");
-    assert!(told(&scene, &["--mailbox", &scene.user("doug")], 0).contains("all are there, once"));
+    assert!(audited(&scene, &["--mailbox", &scene.user("doug")], 0).contains("all are there, once"));
 }
 
-fn told_well(scene: &Scene) -> bool {
-    told(scene, &[], 0).contains("all are there, once, and no attempt is overdue.")
+fn audit_is_clean(scene: &Scene) -> bool {
+    audited(scene, &[], 0).contains("all are there, once, and no attempt is overdue.")
 }
 
 #[test]
-fn a_mailbox_out_of_reach_is_told_and_the_others_are_looked_at() {
+fn a_mailbox_out_of_reach_is_reported_and_the_others_are_looked_at() {
     let mut scene = Scene::with(PG, &["lisa", "doug"]);
     scene.deliver("doug", scene.message("a")).delivered();
     scene.database.execute("UPDATE copies SET imap_user = '' WHERE role = 'sender'");
-    let told = told(&scene, &[], 69);
-    assert!(told.contains("not looked at") && told.contains(": 1 not looked at.\n"), "{told}");
+    let shown = audited(&scene, &[], 69);
+    assert!(shown.contains("not looked at") && shown.contains(": 1 not looked at.\n"), "{shown}");
 }
 
 /// Between the look and the repair anything may have happened: what stays is looked at again under the lock.
@@ -403,7 +403,7 @@ fn a_repair_is_given_no_longer_than_a_delivery() {
         // Time enough to log in on a machine that does too much else, and far less than two minutes.
         settings.more = "[delivery]\ndeadline = \"30s\"\n".into();
     });
-    let repaired = told(&scene, &["--repair", "--yes"], 65);
+    let repaired = audited(&scene, &["--repair", "--yes"], 65);
     assert!(repaired.contains("it may be out or not"), "{repaired}");
     let waited = asked.get().expect("the expunge is held").elapsed();
     assert!(waited < Duration::from_secs(60), "{waited:?}");
@@ -426,7 +426,7 @@ fn in_both_roles(scene: &mut Scene) -> String {
 fn two_roles_in_one_mailbox_are_two_copies_and_none_too_many() {
     let mut scene = Scene::with(PG, &["lisa", "doug"]);
     let message = in_both_roles(&mut scene);
-    assert!(told_well(&scene));
+    assert!(audit_is_clean(&scene));
     // A third one is.
     append(&mut scene.look("lisa"), "Sent", &message);
     let found = found(&scene, &[], 65);
@@ -476,8 +476,8 @@ fn messages_that_share_a_message_id_are_read_once_or_twice_each() {
         }
     });
     scene.configure(|settings| settings.imap = ("127.0.0.1".into(), wire.address.port()));
-    let told = told(&scene, &[], 0);
-    assert!(told.contains(": 2 gone, "), "{told}");
+    let shown = audited(&scene, &[], 0);
+    assert!(shown.contains(": 2 gone, "), "{shown}");
     assert!((10..=20).contains(&read.load(Ordering::SeqCst)), "{read:?}");
 }
 
@@ -489,7 +489,7 @@ fn on_cyrus_a_repair_and_a_copy_owed_take_the_lock_that_the_delivery_took() {
     let message = scene.message("grün");
     scene.deliver("doug", &message).delivered();
     append(&mut Server::Cyrus.mail_program(&scene.user("lisa")), "Sent", &message);
-    let repaired = told(&scene, &["--repair", "--yes"], 0);
+    let repaired = audited(&scene, &["--repair", "--yes"], 0);
     assert!(repaired.contains(": 1 taken out.\n"), "{repaired}");
     delete(&mut Server::Cyrus.mail_program(&scene.user("lisa")), "Sent", 1);
     scene.database.execute("UPDATE copies SET state = 'owed', reason = 'over quota' WHERE role = 'sender'");
@@ -509,17 +509,17 @@ fn on_cyrus_it_finds_the_same() {
     for message in &messages {
         scene.deliver("doug", message).delivered();
     }
-    assert!(told_well(&scene));
+    assert!(audit_is_clean(&scene));
     delete(&mut Server::Cyrus.mail_program(&scene.user("doug")), "INBOX", 1);
     append(&mut Server::Cyrus.mail_program(&scene.user("lisa")), "Sent", &messages[1]);
-    let looked = told(&scene, &[], 65);
+    let looked = audited(&scene, &[], 65);
     assert!(looked.contains(": 1 duplicated, 1 gone, "), "{looked}");
-    let repaired = told(&scene, &["--repair", "--yes"], 0);
+    let repaired = audited(&scene, &["--repair", "--yes"], 0);
     assert!(repaired.contains(": 1 taken out, 1 gone, "), "{repaired}");
     let mut lisa = Server::Cyrus.mail_program(&scene.user("lisa"));
     assert_eq!(lisa.messages("Sent").iter().map(|message| message.uid).collect::<Vec<_>>(), [1, 2, 3]);
     lisa.run("DELETE Sent").unwrap();
-    let lost = told(&scene, &[], 65);
+    let lost = audited(&scene, &[], 65);
     assert!(lost.contains(": 3 lost, 1 gone, ") && lost.contains("the whole mailbox is gone"), "{lost}");
 }
 
@@ -548,7 +548,7 @@ fn a_restored_copy_and_the_one_that_came_back_are_the_same_unless_that_one_has_a
     for copy in [&plain, &blind] {
         append(&mut doug, "INBOX", &String::from_utf8_lossy(&copy.content).replace('\r', ""));
     }
-    let repaired = told(&scene, &["--repair", "--yes"], 65);
+    let repaired = audited(&scene, &["--repair", "--yes"], 65);
     assert!(repaired.contains("was taken out; uid 3, which is the same, stays"), "{repaired}");
     assert!(repaired.contains("a Bcc that the one to keep has not"), "{repaired}");
     let left = scene.inbox("doug");

@@ -115,7 +115,7 @@ fn check_tells_of_rows_that_nobody_is_found_by(engine: Engine) {
     let [gross, nikos] = bad.as_slice() else { panic!("{bad:?}") };
     assert!(gross["found"].as_str().unwrap().contains("its mail goes to gross@mail.axial.net"), "{gross}");
     assert!(nikos["found"].as_str().unwrap().contains("ask for o'νίκοσ@mail.axial.net"), "{nikos}");
-    // Each mend is SQL, as it stands or after a colon.
+    // Each fix is SQL, as it stands or after a colon.
     for finding in &bad {
         let mend = finding["fix"].as_str().unwrap();
         scene.database.execute(mend.rsplit_once(": ").map_or(mend, |(_, sql)| sql));
@@ -125,8 +125,8 @@ fn check_tells_of_rows_that_nobody_is_found_by(engine: Engine) {
     scene.database.execute("UPDATE addresses SET sent = 'Inbox' WHERE address = 'doug@mail.axial.net'");
     let check = scene.subcommand(&["check", "--all", "--recipient", "doug@mail.axial.net"]);
     ended(&check, 0);
-    let told = text(&check).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(told.contains("doug@mail.axial.net, and maybe others"), "{told}");
+    let screen = text(&check).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(screen.contains("doug@mail.axial.net, and maybe others"), "{screen}");
 }
 
 fn check_tells_how_it_stands(engine: Engine) {
@@ -186,17 +186,17 @@ fn check_tells_how_it_stands(engine: Engine) {
 fn the_lock_has_the_same_name_in_sql(engine: Engine) {
     let mut scene = Scene::empty(engine);
     for id in ["<123-abc@mail.google.com>", "123-abc@mail.google.com", "<Grüße@x>", "<>", "<a> (comment)", "o'hara"] {
-        let told = program(&["lock", "key", "--json", id]).output().unwrap();
-        let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+        let output_text = program(&["lock", "key", "--json", id]).output().unwrap();
+        let printed: Value = serde_json::from_slice(&output_text.stdout).unwrap();
         // ü and ß are two bytes each.
         let quoted = id.replace(['ü', 'ß'], "XX").replace('\'', "''");
         if engine.is_postgres() {
             let key = scene.database.texts(&format!("SELECT maildrop_lock_key('{quoted}')::text"));
-            assert_eq!(key, [told["postgresql"].as_str().unwrap()], "{id}");
+            assert_eq!(key, [printed["postgresql"].as_str().unwrap()], "{id}");
         }
         let namespace = if engine.is_postgres() { "" } else { ", 'maildrop'" };
         let name = scene.database.texts(&format!("SELECT maildrop_lock_name('{quoted}'{namespace})"));
-        assert_eq!(name, [told["mysql"].as_str().unwrap()], "{id}");
+        assert_eq!(name, [printed["mysql"].as_str().unwrap()], "{id}");
     }
 }
 

@@ -115,7 +115,7 @@ impl Desk {
         shell.args(["-ec", &self.here(line)]).env_clear().env("PATH", path).current_dir(self.scene.folder.path());
         self.script("bin/maildrop_command", &self.wrapper());
         let output = shell.output().unwrap();
-        assert!(output.status.success(), "{line}: {}", said(&output));
+        assert!(output.status.success(), "{line}: {}", text_of(&output));
         output
     }
 
@@ -138,7 +138,7 @@ impl Desk {
     }
 }
 
-fn said(output: &Output) -> String {
+fn text_of(output: &Output) -> String {
     format!("{}: {}{}", output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -200,7 +200,7 @@ fn the_commands_do_what_they_are_shown_for(engine: Engine) {
     let mut run = BTreeSet::new();
     for Line { text, .. } in lines {
         if run.insert(text.clone()) {
-            println!("{text}\n{}", said(&desk.run(&text)));
+            println!("{text}\n{}", text_of(&desk.run(&text)));
         }
     }
     assert!(run.len() > 25, "only {run:?}");

@@ -52,17 +52,17 @@ struct Begun {
     child: Child,
     stdout: BufReader<std::process::ChildStdout>,
     /// What its first line says.
-    said: String,
+    printed: String,
 }
 
 impl Begun {
     fn start(scene: &Scene, options: &[&str], name: &str, script: &str) -> Self {
         let mut child = exec(scene, options).args([name, "--", "sh", "-c", script]).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut said = String::new();
-        stdout.read_line(&mut said).unwrap();
-        assert!(!said.is_empty(), "it did not begin: {}", stderr(&mut child));
-        Self { child, stdout, said: said.trim().to_owned() }
+        let mut received = String::new();
+        stdout.read_line(&mut received).unwrap();
+        assert!(!received.is_empty(), "it did not begin: {}", stderr(&mut child));
+        Self { child, stdout, printed: received.trim().to_owned() }
     }
 
     /// Its exit status, the rest of its output, and what `lock exec` had to say.
@@ -158,9 +158,9 @@ fn a_lock_held_elsewhere_is_75_or_what_was_asked_for(engine: Engine) {
     for (options, exit) in [(&[][..], 75), (&["--wait", "1s"], 75), (&["--busy-code", "0"], 0)] {
         let busy = run(&scene, &[options, &["nightly", "--", "touch", &ran]].concat());
         assert_eq!(busy.status.code(), Some(exit), "{busy:?}");
-        let said = String::from_utf8(busy.stderr).unwrap();
+        let errors = String::from_utf8(busy.stderr).unwrap();
         // MySQL tells no process of what is no delivery.
-        assert!(said.contains("nightly: held by ") && (!engine.is_postgres() || said.contains(&pid)), "{said}");
+        assert!(errors.contains("nightly: held by ") && (!engine.is_postgres() || errors.contains(&pid)), "{errors}");
     }
     assert!(!std::path::Path::new(&ran).exists());
     // A message of that name has another lock.
@@ -206,9 +206,9 @@ fn a_session_that_the_server_ends_ends_the_command(engine: Engine) {
     let mut scene = site(engine);
     let begun = Begun::start(&scene, &[], "x", "trap 'echo told; exit 0' TERM; echo go; while :; do sleep 0.1; done");
     end_session(&mut scene);
-    let (exit, said, complaint) = begun.end();
+    let (exit, output, complaint) = begun.end();
     // Though the command itself says that all is well.
-    assert_eq!((exit, said.as_str()), (Some(69), "told\n"), "{complaint}");
+    assert_eq!((exit, output.as_str()), (Some(69), "told\n"), "{complaint}");
     assert!(complaint.contains("x: the lock was lost while the command ran"), "{complaint}");
 }
 
@@ -216,7 +216,7 @@ fn a_command_that_ignores_sigterm_is_killed_with_all_that_it_started(engine: Eng
     let mut scene = site(engine);
     let script = "trap '' TERM; (sleep 600; true) & echo $$ $!; sleep 600; true";
     let begun = Begun::start(&scene, &["--grace", "1s"], "x", script);
-    let pids: Vec<_> = begun.said.split(' ').map(str::to_owned).collect();
+    let pids: Vec<_> = begun.printed.split(' ').map(str::to_owned).collect();
     assert!(pids.len() == 2 && pids.iter().all(|pid| runs(pid)), "{pids:?}");
     end_session(&mut scene);
     assert_eq!(begun.end().0, Some(69));
@@ -234,7 +234,7 @@ fn a_server_that_falls_silent_ends_the_command_before_another_begins(engine: Eng
     });
     scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));
     let begun = Begun::start(&scene, &["--grace", "1s"], "x", "trap '' TERM; echo $$; while :; do sleep 600; done");
-    let pid = begun.said.clone();
+    let pid = begun.printed.clone();
     scene.configure(|settings| settings.database = there);
     // Before it falls silent: what holds the lock counts from its last answer, a second before that at most.
     let since = Instant::now();
@@ -250,7 +250,7 @@ fn a_server_that_falls_silent_ends_the_command_before_another_begins(engine: Eng
 fn the_command_dies_with_whoever_holds_its_lock(engine: Engine) {
     let scene = site(engine);
     let begun = Begun::start(&scene, &[], "x", "trap '' TERM; echo $$; while :; do sleep 600; done");
-    let (mut child, pid) = (begun.child, begun.said);
+    let (mut child, pid) = (begun.child, begun.printed);
     assert!(runs(&pid));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -277,6 +277,6 @@ fn a_lock_is_held_for_longer_than_any_delivery_lasts(engine: Engine) {
             seen >= 5
         });
     }
-    let (exit, said, complaint) = begun.end();
-    assert_eq!((exit, said.as_str()), (Some(0), "done\n"), "{complaint}");
+    let (exit, output, complaint) = begun.end();
+    assert_eq!((exit, output.as_str()), (Some(0), "done\n"), "{complaint}");
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::process::{Child, Stdio};
 
 on_each_engine!(
-    a_commands_lock_is_told_by_its_name,
+    a_commands_lock_is_reported_by_its_name,
     a_delivery_is_listed_by_its_message_id,
     with_the_rights_of_people_all_is_listed,
     with_the_rights_of_a_delivery_messages_are_listed,
@@ -52,7 +52,7 @@ fn locks(scene: &Scene) -> Vec<Value> {
     listed(scene)["locks"].as_array().unwrap().clone()
 }
 
-/// The lock of a message, taken by hand.
+/// The lock of a message, taken manually.
 fn hold(scene: &Scene, message_id: &str) -> Connection {
     let namespace = format!("--namespace={}", scene.run);
     let json = program(&["lock", "key", "--json", &namespace, message_id]).output().unwrap().stdout;
@@ -105,10 +105,10 @@ fn commands(scene: &Scene) {
         let key = format!("key {}", first["lock"].as_str().unwrap());
         let line = |words: [&str; 2]| table.lines().position(|line| words.iter().all(|word| line.contains(word)));
         assert!(line([&key, "holds"]).unwrap() < line([&key, "waits"]).unwrap(), "{table}");
-        let said = String::from_utf8(scene.subcommand(&["lock", "try", "nightly report"]).stdout).unwrap();
+        let output = String::from_utf8(scene.subcommand(&["lock", "try", "nightly report"]).stdout).unwrap();
         assert!(
-            said.contains(&format!(":{}, session ", holder.0.id())) && said.contains("waiting for it: 1"),
-            "{said}"
+            output.contains(&format!(":{}, session ", holder.0.id())) && output.contains("waiting for it: 1"),
+            "{output}"
         );
     }
     assert_eq!(scene.subcommand(&["lock", "try", "nightly report"]).status.code(), Some(75));
@@ -121,12 +121,12 @@ fn commands(scene: &Scene) {
     drop(waiter);
 }
 
-fn a_commands_lock_is_told_by_its_name(engine: Engine) {
+fn a_commands_lock_is_reported_by_its_name(engine: Engine) {
     commands(&site(engine));
 }
 
 #[test]
-fn behind_a_pooler_it_is_told_too() {
+fn behind_a_pooler_it_is_reported_too() {
     let mut scene = site(Engine::Postgres17);
     scene.configure(|settings| settings.database = host_and_port(server("PGBOUNCER"), 5432));
     commands(&scene);

@@ -61,10 +61,10 @@ fn whoever_may_not_prune_hears_of_it_where_there_is_nothing_to_prune(engine: Eng
     }
     for ages in [["--messages-older-than", "400d"], ["--attempts-older-than", "30d"], ["--sources-older-than", "7d"]] {
         let refused = scene.subcommand(&[&["prune"], &ages[..]].concat());
-        let said = String::from_utf8(refused.stderr).unwrap();
+        let errors = String::from_utf8(refused.stderr).unwrap();
         assert!(
-            refused.status.code() == Some(69) && said.contains("the role of database.roles.operator lacks a right"),
-            "{said}"
+            refused.status.code() == Some(69) && errors.contains("the role of database.roles.operator lacks a right"),
+            "{errors}"
         );
     }
 }
@@ -95,11 +95,11 @@ fn what_is_old_is_forgotten_and_nothing_else(engine: Engine) {
     // Of each copy: two of old to doug and one to scuba with Sent, of owed, of heard.
     assert_eq!((&would["would_remove"], &would["kept_open"]), (&8.into(), &2.into()), "{would}");
     assert_eq!(known(&mut scene, "messages"), ["died", "heard", "old", "owed", "young"]);
-    let said = String::from_utf8(scene.subcommand(&[&["prune"], &dry[..]].concat()).stdout).unwrap();
+    let output = String::from_utf8(scene.subcommand(&[&["prune"], &dry[..]].concat()).stdout).unwrap();
     assert!(
-        said.contains("would remove")
-            && said.contains("1 with a copy that is owed, 2 with later attempts or notifications"),
-        "{said}"
+        output.contains("would remove")
+            && output.contains("1 with a copy that is owed, 2 with later attempts or notifications"),
+        "{output}"
     );
 
     let done = pruned(&scene, &AGES, "messages");
@@ -128,9 +128,9 @@ fn an_age_that_is_too_short_is_refused(engine: Engine) {
     // Five days and imap.append_grace, seven minutes.
     for option in ["--attempts-older-than", "--messages-older-than"] {
         let output = scene.subcommand(&["prune", option, "5d 7m"]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{said}");
-        assert!(said.contains(option) && said.contains("would be delivered again"), "{said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{errors}");
+        assert!(errors.contains(option) && errors.contains("would be delivered again"), "{errors}");
     }
     scene.configure(|settings| settings.more = "[retention]\nmessages_older_than = \"5d\"\n".into());
     let output = scene.subcommand(&["prune"]);

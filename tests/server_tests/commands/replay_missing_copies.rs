@@ -9,7 +9,7 @@ use crate::support::site_fixture::Scene;
 on_each_engine!(
     an_owed_sent_copy_is_finished_on_request,
     what_a_mailbox_lost_is_shown_and_then_delivered_again,
-    the_role_for_deliveries_is_told_whose_work_this_is,
+    the_role_for_deliveries_learns_whose_work_this_is,
 );
 
 fn run(scene: &Scene, arguments: &[&str]) -> Replayed {
@@ -56,7 +56,7 @@ fn what_a_mailbox_lost_is_shown_and_then_delivered_again(engine: Engine) {
     assert_eq!(run(&scene, &["--restore"]).exit, Some(64));
     let look = ["--restore", "--since", "1h"];
     let seen = run(&scene, &look);
-    assert_eq!((seen.exit, seen.said.len()), (Some(0), 0), "{seen:?}");
+    assert_eq!((seen.exit, seen.printed.len()), (Some(0), 0), "{seen:?}");
     assert_eq!(seen.summary["message_id"], scene.message_id("lost"));
     assert_eq!((seen.summary["mailbox"].as_str(), seen.summary["role"].as_str()), (Some("Sent"), Some("sender")));
     assert_eq!(scene.sent("lisa").len(), 1, "to look changes nothing");
@@ -73,7 +73,7 @@ fn what_a_mailbox_lost_is_shown_and_then_delivered_again(engine: Engine) {
     assert_eq!((scene.inbox("doug").len(), scene.sent("lisa").len()), (2, 2));
 }
 
-fn the_role_for_deliveries_is_told_whose_work_this_is(engine: Engine) {
+fn the_role_for_deliveries_learns_whose_work_this_is(engine: Engine) {
     let owed = || {
         let (mut scene, _) = owed(engine, "");
         let role = format!("r{}", scene.run);

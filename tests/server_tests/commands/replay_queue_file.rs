@@ -10,7 +10,7 @@ use crate::support::site_fixture::LISA;
 use std::time::Duration;
 
 #[test]
-fn what_postfix_has_deferred_is_delivered_by_hand_and_not_again_by_postfix() {
+fn what_postfix_has_deferred_is_delivered_manually_and_not_again_by_postfix() {
     let site = MailHosts::set_up(&Options::new(Engine::Postgres17, 3));
     let [mx1, _] = &site.hosts;
     mx1.append_to_main_cf("defer_transports = maildrop\n");

@@ -74,13 +74,13 @@ fn it_counts_what_happened(engine: Engine) {
     );
     assert_eq!(counted(&scene, &["--since", "0s"])["attempts"]["all"], 0);
 
-    let said = String::from_utf8(scene.subcommand(&["stats"]).stdout).unwrap();
-    assert!(said.lines().next().unwrap().contains(&format!("{} attempts, 4 delivered, ", 9 + later)), "{said}");
+    let printed = String::from_utf8(scene.subcommand(&["stats"]).stdout).unwrap();
+    assert!(printed.lines().next().unwrap().contains(&format!("{} attempts, 4 delivered, ", 9 + later)), "{printed}");
     assert!(
-        said.contains("over quota") && said.contains("Not in here: what was deferred while the database"),
-        "{said}"
+        printed.contains("over quota") && printed.contains("Not in here: what was deferred while the database"),
+        "{printed}"
     );
-    assert!(said.contains("found the lock held elsewhere"), "{said}");
+    assert!(printed.contains("found the lock held elsewhere"), "{printed}");
 }
 
 /// Five thousand attempts at two copies each, some hundreds of them within one microsecond: none is counted twice, none is
@@ -92,7 +92,7 @@ fn it_counts_page_by_page(engine: Engine) {
     let stages: Vec<String> = (1..=ATTEMPTS).map(|n| format!("{{\"lock\": {}}}", n as f64 / 100.0)).collect();
     let mut made = Vec::new();
     for number in 0..ATTEMPTS {
-        // A burst in which time stands still, and then one every seven seconds.
+        // A burst in which time hangs, and then one every seven seconds.
         let ago = if number < 900 { 80_000_000_000 } else { (ATTEMPTS - number) * 7_000_000 };
         let (began, stages) = (now - ago, stages[number as usize].as_str());
         let sender = if number % 10 == 0 { "busy" } else { "adopted" };
@@ -107,8 +107,8 @@ fn it_counts_page_by_page(engine: Engine) {
     let lock = &json["stages"][0];
     assert_eq!((&lock["stage"], &lock["attempts"], &lock["max_ms"]), (&"lock".into(), &5000.into(), &50.0.into()));
     for (name, exact) in [("p50_ms", 25.0), ("p90_ms", 45.0), ("p99_ms", 49.5)] {
-        let told = lock[name].as_f64().unwrap();
-        assert!((told - exact).abs() <= exact / 100.0, "{name}: {told}");
+        let shown = lock[name].as_f64().unwrap();
+        assert!((shown - exact).abs() <= exact / 100.0, "{name}: {shown}");
     }
     // Without the burst.
     assert_eq!(counted(&scene, &["--since", "12h"])["attempts"]["all"], ATTEMPTS - 900);

@@ -1,4 +1,4 @@
-//! `trace`: whoever asks for a message by its Message-ID, queue id or address is told how it stands, what was tried, where
+//! `trace`: whoever asks for a message by its Message-ID, queue id or address learns how it stands, what was tried, where
 //! its copies are, and who is at it now.
 
 use crate::support::database::Engine;
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 on_each_engine!(
     a_delivered_message_has_its_history,
-    whoever_is_deferred_is_told_why,
+    whoever_is_deferred_learns_why,
     the_one_that_delivers_now_is_named_and_so_is_the_one_that_died,
-    messages_that_share_a_message_id_are_told_apart,
-    what_never_got_here_is_said_to_be_so,
+    messages_that_share_a_message_id_are_distinguished,
+    what_never_got_here_is_reported_to_be_so,
     a_sent_copy_that_is_owed_is_in_the_first_line,
 );
 
@@ -55,24 +55,24 @@ fn a_delivered_message_has_its_history(engine: Engine) {
     scene.configure(|settings| (settings.role, settings.database_password) = (operator, "secret".into()));
 
     let json = traced(&scene, &[&id]);
-    let told = only(&json);
-    assert_eq!((&json["asked"]["as"], &told["state"]), (&"Message-ID".into(), &"delivered".into()), "{json}");
-    assert_eq!(told["message_id"], id.as_str());
-    assert_eq!(strings(&told["recipients"], "recipient"), ["doug@mail.axial.net", "scuba@mail.axial.net"]);
-    assert_eq!(strings(&told["recipients"], "state"), ["delivered", "delivered"]);
-    assert_eq!((&told["message"]["sender"], &told["message"]["subject"]), (&LISA.into(), &"story".into()));
-    assert_eq!(told["message"]["size"], message.replace('\n', "\r\n").len());
+    let report = only(&json);
+    assert_eq!((&json["asked"]["as"], &report["state"]), (&"Message-ID".into(), &"delivered".into()), "{json}");
+    assert_eq!(report["message_id"], id.as_str());
+    assert_eq!(strings(&report["recipients"], "recipient"), ["doug@mail.axial.net", "scuba@mail.axial.net"]);
+    assert_eq!(strings(&report["recipients"], "state"), ["delivered", "delivered"]);
+    assert_eq!((&report["message"]["sender"], &report["message"]["subject"]), (&LISA.into(), &"story".into()));
+    assert_eq!(report["message"]["size"], message.replace('\n', "\r\n").len());
     // Three copies, and where they are.
-    assert_eq!(strings(&told["copies"], "mailbox"), ["INBOX", "INBOX", "Sent"]);
-    let uids = told["copies"].as_array().unwrap().iter().map(|copy| copy["uid"].as_u64().unwrap());
+    assert_eq!(strings(&report["copies"], "mailbox"), ["INBOX", "INBOX", "Sent"]);
+    let uids = report["copies"].as_array().unwrap().iter().map(|copy| copy["uid"].as_u64().unwrap());
     let there = [scene.inbox("doug"), scene.inbox("scuba"), scene.sent("lisa")].map(|found| u64::from(found[0].uid));
     assert_eq!(uids.collect::<Vec<_>>(), there);
     // Three attempts, in their order, each with how long its stages took.
     assert_eq!(
-        strings(&told["attempts"], "recipient"),
+        strings(&report["attempts"], "recipient"),
         ["doug@mail.axial.net", "scuba@mail.axial.net", "doug@mail.axial.net"]
     );
-    let attempts = told["attempts"].as_array().unwrap();
+    let attempts = report["attempts"].as_array().unwrap();
     assert_eq!(strings(&attempts[0]["copies"], "outcome"), ["appended", "appended"]);
     assert_eq!(strings(&attempts[1]["copies"], "outcome"), ["appended", "already there"]);
     assert_eq!(strings(&attempts[2]["copies"], "outcome"), ["already there", "already there"]);
@@ -85,7 +85,7 @@ fn a_delivered_message_has_its_history(engine: Engine) {
         assert!(stage("append").is_some_and(|took| took > 0.0 || !appended), "{attempt}");
         assert!(attempt["pid"].as_u64() > Some(1) && attempt["host"].as_str().is_some_and(|host| !host.is_empty()));
     }
-    assert_eq!(told["lock"]["holder"], Value::Null);
+    assert_eq!(report["lock"]["holder"], Value::Null);
 
     // Every way in leads to the same history.
     let bare = id.trim_matches(['<', '>']);
@@ -102,7 +102,7 @@ fn a_delivered_message_has_its_history(engine: Engine) {
         let json = traced(&scene, &[way]);
         assert_eq!(json["asked"]["as"], taken_as, "{json}");
         // The other message is for Scuba as well, by its header alone.
-        let has = |message: &Value| message["identity"] == told["identity"];
+        let has = |message: &Value| message["identity"] == report["identity"];
         assert!(json["messages"].as_array().unwrap().iter().any(has), "{way}: {json}");
     }
     // Doug, Lisa who sent, and Dovecot's name for Doug: two messages, the newest first.
@@ -116,15 +116,15 @@ fn a_delivered_message_has_its_history(engine: Engine) {
     assert_eq!(traced(&scene, &[&queue_id, "--since", "0s"])["messages"], serde_json::json!([]));
 
     // And for people.
-    let (_, told) = text(&scene, &[&id]);
-    assert!(told.starts_with("DELIVERED to all 2 recipients that were tried.\n"), "{told}");
-    assert!(told.contains(&queue_id) && told.contains("INBOX: appended; Sent: already there"), "{told}");
-    let (_, told) = text(&scene, &["doug@mail.axial.net", "--limit", "1"]);
-    assert!(told.starts_with("Taken as an address: doug@mail.axial.net.\n"), "{told}");
-    assert!(told.contains("There are more: these are the newest 1."), "{told}");
+    let (_, report) = text(&scene, &[&id]);
+    assert!(report.starts_with("DELIVERED to all 2 recipients that were tried.\n"), "{report}");
+    assert!(report.contains(&queue_id) && report.contains("INBOX: appended; Sent: already there"), "{report}");
+    let (_, report) = text(&scene, &["doug@mail.axial.net", "--limit", "1"]);
+    assert!(report.starts_with("Taken as an address: doug@mail.axial.net.\n"), "{report}");
+    assert!(report.contains("There are more: these are the newest 1."), "{report}");
 }
 
-fn whoever_is_deferred_is_told_why(engine: Engine) {
+fn whoever_is_deferred_learns_why(engine: Engine) {
     let scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
     let (message, id) = (scene.message("held"), scene.message_id("held"));
     let holder = scene.hold(&id);
@@ -133,15 +133,15 @@ fn whoever_is_deferred_is_told_why(engine: Engine) {
         outcome.deferred("4.3.0 another delivery of this message holds its lock");
     }
     let json = traced(&scene, &[&id]);
-    let told = only(&json);
-    assert_eq!((&told["state"], &told["message"]), (&"deferred".into(), &Value::Null), "{json}");
+    let report = only(&json);
+    assert_eq!((&report["state"], &report["message"]), (&"deferred".into(), &Value::Null), "{json}");
     // A DBA's own session says no more of itself than its number.
-    assert!(told["lock"]["holder"]["session"].as_u64().is_some(), "{json}");
-    assert_eq!(told["lock"]["holder"]["host"], Value::Null);
-    let (_, said) = text(&scene, &[&id]);
+    assert!(report["lock"]["holder"]["session"].as_u64().is_some(), "{json}");
+    assert_eq!(report["lock"]["holder"]["host"], Value::Null);
+    let (_, output) = text(&scene, &[&id]);
     let first = "STILL DEFERRED for doug@mail.axial.net (2 attempts): another delivery of this message held its lock.";
-    assert_eq!(said.lines().next(), Some(first), "{said}");
-    assert!(said.contains("held by a program that does not say who it is, session "), "{said}");
+    assert_eq!(output.lines().next(), Some(first), "{output}");
+    assert!(output.contains("held by a program that does not say who it is, session "), "{output}");
     drop(holder);
     wait_until("one is delivered", || scene.deliver("doug", &message).exit == Some(0));
     assert_eq!(only(&traced(&scene, &[&id]))["state"], "delivered");
@@ -149,9 +149,9 @@ fn whoever_is_deferred_is_told_why(engine: Engine) {
     // One of two: the first line is about the one that waits.
     let holder = scene.hold(&id);
     scene.deliver_with("scuba", &["--lock-wait", "0s"], &message).deferred("4.3.0 ");
-    let (_, said) = text(&scene, &[&id]);
-    assert!(said.starts_with("STILL DEFERRED for scuba@mail.axial.net (1 attempt): "), "{said}");
-    assert!(said.lines().next().unwrap().ends_with(" Delivered to 1 of 2."), "{said}");
+    let (_, output) = text(&scene, &[&id]);
+    assert!(output.starts_with("STILL DEFERRED for scuba@mail.axial.net (1 attempt): "), "{output}");
+    assert!(output.lines().next().unwrap().ends_with(" Delivered to 1 of 2."), "{output}");
     drop(holder);
 }
 
@@ -169,39 +169,42 @@ fn the_one_that_delivers_now_is_named_and_so_is_the_one_that_died(engine: Engine
     scene.configure(|settings| settings.imap = dovecot);
 
     let json = traced(&scene, &[&id]);
-    let told = only(&json);
-    assert_eq!(told["state"], "under way", "{json}");
-    let holder = &told["lock"]["holder"];
+    let parsed = only(&json);
+    assert_eq!(parsed["state"], "under way", "{json}");
+    let holder = &parsed["lock"]["holder"];
     assert_eq!((&holder["pid"], &holder["queue_id"]), (&running.id().into(), &"4bNOW".into()), "{json}");
     assert!(holder["held_for_s"].as_f64().is_some_and(|seconds| seconds < 60.0), "{json}");
-    assert_eq!(told["attempts"][0]["holds_the_lock"], true);
-    let (_, said) = text(&scene, &[&id]);
+    assert_eq!(parsed["attempts"][0]["holds_the_lock"], true);
+    let (_, output) = text(&scene, &[&id]);
     let now = format!("being delivered now by {}:{}, ", holder["host"].as_str().unwrap(), running.id());
-    assert!(said.starts_with("UNDER WAY to doug@mail.axial.net: ") && said.contains(&now), "{said}");
+    assert!(output.starts_with("UNDER WAY to doug@mail.axial.net: ") && output.contains(&now), "{output}");
 
     running.kill();
     wait_until("the lock is free", || only(&traced(&scene, &[&id]))["lock"]["holder"].is_null());
-    let (_, said) = text(&scene, &[&id]);
-    assert!(said.contains("has not ended: it is under way, waits for the lock, or was cut short"), "{said}");
+    let (_, output) = text(&scene, &[&id]);
+    assert!(output.contains("has not ended: it is under way, waits for the lock, or was cut short"), "{output}");
     // Past its deadline no delivery lives, and until it is settled no other tries.
     scene.minutes_pass(4);
-    let (_, said) = text(&scene, &[&id]);
-    assert!(said.starts_with("STILL DEFERRED for doug@mail.axial.net (1 attempt): the attempt of "), "{said}");
-    assert!(said.contains("the next try is deferred until 7m after that beginning, in case its copy still"), "{said}");
+    let (_, output) = text(&scene, &[&id]);
+    assert!(output.starts_with("STILL DEFERRED for doug@mail.axial.net (1 attempt): the attempt of "), "{output}");
+    assert!(
+        output.contains("the next try is deferred until 7m after that beginning, in case its copy still"),
+        "{output}"
+    );
     scene.minutes_pass(6);
-    let (_, said) = text(&scene, &[&id]);
-    assert!(said.contains("the next try looks for its copy first"), "{said}");
-    assert!(said.starts_with("STILL DEFERRED for doug@mail.axial.net (1 attempt): the attempt of "), "{said}");
-    assert!(said.contains("never ended"), "{said}");
+    let (_, output) = text(&scene, &[&id]);
+    assert!(output.contains("the next try looks for its copy first"), "{output}");
+    assert!(output.starts_with("STILL DEFERRED for doug@mail.axial.net (1 attempt): the attempt of "), "{output}");
+    assert!(output.contains("never ended"), "{output}");
     scene.deliver("doug", &message).delivered();
     let json = traced(&scene, &[&id]);
-    let told = only(&json);
-    assert_eq!(told["state"], "delivered", "{json}");
-    assert_eq!(strings(&told["attempts"][1]["copies"], "outcome"), ["adopted", "appended"], "{json}");
-    assert_eq!(told["attempts"][0]["copies"][0]["outcome"], "died; its copy was looked for");
+    let report = only(&json);
+    assert_eq!(report["state"], "delivered", "{json}");
+    assert_eq!(strings(&report["attempts"][1]["copies"], "outcome"), ["adopted", "appended"], "{json}");
+    assert_eq!(report["attempts"][0]["copies"][0]["outcome"], "died; its copy was looked for");
 }
 
-fn messages_that_share_a_message_id_are_told_apart(engine: Engine) {
+fn messages_that_share_a_message_id_are_distinguished(engine: Engine) {
     let scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
     let (message, id) = (scene.message("shared"), scene.message_id("shared"));
     scene.deliver("doug", &message).delivered();
@@ -212,14 +215,14 @@ fn messages_that_share_a_message_id_are_told_apart(engine: Engine) {
     assert_ne!(messages[0]["identity"], messages[1]["identity"]);
     assert_eq!(strings(&messages[0]["recipients"], "recipient"), ["scuba@mail.axial.net"], "the newest comes first");
     assert_eq!(strings(&messages[1]["recipients"], "recipient"), ["doug@mail.axial.net"]);
-    let (_, said) = text(&scene, &[&id]);
+    let (_, output) = text(&scene, &[&id]);
     assert!(
-        said.starts_with("2 messages bear this Message-ID; each has a history of its own.\n\n== 1 of 2\n"),
-        "{said}"
+        output.starts_with("2 messages bear this Message-ID; each has a history of its own.\n\n== 1 of 2\n"),
+        "{output}"
     );
 }
 
-fn what_never_got_here_is_said_to_be_so(engine: Engine) {
+fn what_never_got_here_is_reported_to_be_so(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     let id = scene.message_id("lost");
     // The database is out of reach, so that nothing can be written down.
@@ -236,10 +239,11 @@ fn what_never_got_here_is_said_to_be_so(engine: Engine) {
             "NEVER SEEN HERE: no message bears the Message-ID <doug@mail.axial.net>, and ".to_owned(),
         ),
     ] {
-        let (exit, said) = text(&scene, &[what]);
-        assert!(exit == Some(66) && said.starts_with(&first), "{said}");
+        let (exit, output) = text(&scene, &[what]);
+        assert!(exit == Some(66) && output.starts_with(&first), "{output}");
         assert!(
-            said.contains("It never got as far as the ledger") && said.contains("fields message_id, queue_id, cause")
+            output.contains("It never got as far as the ledger")
+                && output.contains("fields message_id, queue_id, cause")
         );
     }
     // What it sends people to is there.
@@ -250,17 +254,17 @@ fn what_never_got_here_is_said_to_be_so(engine: Engine) {
     // Another namespace has other names: that is said, too.
     scene.deliver("doug", scene.message("lost")).delivered();
     scene.configure(|settings| settings.more = "[lock]\nnamespace = \"elsewhere\"\n".into());
-    let (_, said) = text(&scene, &[&id]);
-    assert!(said.contains("another namespace than \"elsewhere\""), "{said}");
+    let (_, output) = text(&scene, &[&id]);
+    assert!(output.contains("another namespace than \"elsewhere\""), "{output}");
 }
 
 fn a_sent_copy_that_is_owed_is_in_the_first_line(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.deliver("doug", scene.message("owed")).delivered();
     scene.database.execute("UPDATE copies SET state = 'owed', reason = 'no such mailbox' WHERE role = 'sender'");
-    let (_, said) = text(&scene, &[&scene.message_id("owed")]);
-    let first = said.lines().next().unwrap();
-    assert!(first.starts_with("DELIVERED to doug@mail.axial.net: delivered "), "{said}");
+    let (_, output) = text(&scene, &[&scene.message_id("owed")]);
+    let first = output.lines().next().unwrap();
+    assert!(first.starts_with("DELIVERED to doug@mail.axial.net: delivered "), "{output}");
     let owed = format!("the copy for Sent of {} is OWED: no such mailbox.", scene.user("lisa"));
-    assert!(first.ends_with(&owed), "{said}");
+    assert!(first.ends_with(&owed), "{output}");
 }

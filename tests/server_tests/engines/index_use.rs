@@ -31,7 +31,7 @@ fn every_index_of_the_ledger_is_read(engine: Engine) {
     for recipient in ["doug", "scuba"] {
         scene.deliver(recipient, format!("Delivered-To: {recipient}@x\n{message}")).delivered();
     }
-    // What people ask: after one message in four ways, how it goes, what is amiss, who has a lock.
+    // What people ask: after one message in four ways, how it goes, what is wrong, who has a lock.
     for asked in [scene.message_id("today").as_str(), "queue-30000", "doug@mail.axial.net", "@mail.axial.net"] {
         assert_eq!(scene.subcommand(&["trace", "--since", "30d", asked]).status.code(), Some(0), "{asked}");
     }

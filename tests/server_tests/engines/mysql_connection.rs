@@ -19,7 +19,7 @@ on_each_server!(
     a_certificate_for_another_name_is_refused,
     a_certificate_of_another_ca_is_refused,
     a_name_with_two_addresses_is_tried_at_both,
-    a_wrong_password_and_a_missing_database_are_told_apart,
+    a_wrong_password_and_a_missing_database_are_distinguished,
     a_silent_server_costs_no_more_than_the_deadline,
     a_late_answer_is_never_taken_for_another,
     a_password_in_the_clear_is_warned_about,
@@ -97,7 +97,7 @@ fn a_name_with_two_addresses_is_tried_at_both(server: &str) {
     two_addresses::run_inside(&test, &name, ["::1", &support::server(server)]);
 }
 
-fn a_wrong_password_and_a_missing_database_are_told_apart(server: &str) {
+fn a_wrong_password_and_a_missing_database_are_distinguished(server: &str) {
     let site = TestDatabase::empty(server);
     let wrong = Server { password: Some(Secret::new("wrong".into())), ..site.server() };
     let error = connect(&wrong).unwrap_err();
@@ -132,7 +132,7 @@ fn a_late_answer_is_never_taken_for_another(server: &str) {
     let site = TestDatabase::new(server);
     let tap = Tap::on(&site.host, "127.0.0.1:0");
     let behind = Server { address: tcp("127.0.0.1", tap.address.port()), ..site.server() };
-    // Time enough to connect, for a machine that stands still for a while.
+    // Time enough to connect, for a machine that hangs for a while.
     let mut database = MysqlDatabase::connect(&behind, &client(), Deadline::after(Duration::from_secs(6))).unwrap();
     let name = lock_of_its_own();
     tap.hush(true);

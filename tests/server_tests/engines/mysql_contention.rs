@@ -97,7 +97,7 @@ fn a_row_that_is_locked_for_a_while_is_waited_for(server: &str) {
 fn a_row_that_stays_locked_ends_by_the_deadline(server: &str) {
     let site = TestDatabase::new(server);
     let began = Instant::now();
-    // Time enough to come to the lock, for a machine that stands still for a while.
+    // Time enough to come to the lock, for a machine that hangs for a while.
     let mut database = site.connect_for(Duration::from_secs(8));
     let mail = Mail::to("scuba");
     database.journal(&mail.journal()).unwrap();

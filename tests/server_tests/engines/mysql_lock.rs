@@ -111,7 +111,7 @@ fn a_wait_ends_by_the_deadline(server: &str) {
     let name = lock_of_its_own();
     hold(&mut first, &name);
     let began = Instant::now();
-    // Time enough to connect, for a machine that stands still for a while.
+    // Time enough to connect, for a machine that hangs for a while.
     let mut second = site.connect_for(Duration::from_secs(6));
     busy(&mut second, &name, Duration::from_mins(1));
     // Some milliseconds after the six seconds, where the machine has nothing else to do.

@@ -108,11 +108,11 @@ fn an_optional_migration_that_is_refused_is_left_out(server: &str) {
         match (why, logged) {
             (Some(_), Some(false)) => assert!(applications.iter().all(|a| *a == Application::Done), "{applications:?}"),
             _ => {
-                let [Application::Done, Application::LeftOut(said), others @ ..] = applications.as_slice() else {
+                let [Application::Done, Application::LeftOut(reason), others @ ..] = applications.as_slice() else {
                     panic!("{applications:?}")
                 };
                 assert!(others.iter().all(|a| *a == Application::Done), "{applications:?}");
-                assert!(said.contains(why.unwrap_or("denied")), "{said}");
+                assert!(reason.contains(why.unwrap_or("denied")), "{reason}");
             }
         }
         // It goes on without them, and tries again next time, when somebody may who can.

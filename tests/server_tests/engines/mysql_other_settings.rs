@@ -1,7 +1,7 @@
 //! MySQL and MariaDB, set up in another way than the shared servers: a server of the test's own, since what is set there is
 //! set for everybody.
 
-use crate::support::check_report::{Checked, said_beforehand};
+use crate::support::check_report::{Checked, assert_reported_before};
 use crate::support::database::{ADMINISTRATOR, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
@@ -132,7 +132,7 @@ fn who_follows_and_is_not_waited_for(scene: &mut Scene, server: &OwnServer) {
         ADMINISTRATOR.0, ADMINISTRATOR.1
     ));
     wait_until("it follows", || replication(scene).0 == FindingState::Warning);
-    said_beforehand(scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
+    assert_reported_before(scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     let dump = "SELECT CAST(id AS char) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
     for session in scene.database.texts(dump) {
         scene.database.execute(&format!("KILL {session}"));

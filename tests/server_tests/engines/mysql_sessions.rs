@@ -152,7 +152,7 @@ fn behind(site: &TestDatabase, tap: &Tap) -> Server {
 fn an_answer_that_came_too_late_is_heard_by_no_other_delivery(server: &str) {
     let site = TestDatabase::new(server);
     let tap = Tap::on(&site.host, "127.0.0.1:0");
-    // Time enough to connect, for a machine that stands still for a while.
+    // Time enough to connect, for a machine that hangs for a while.
     let deadline = Deadline::after(Duration::from_secs(6));
     let mut database = Box::new(MysqlDatabase::connect(&behind(&site, &tap), &called("FIRST"), deadline).unwrap());
     tap.hush(true);

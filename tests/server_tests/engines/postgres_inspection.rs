@@ -9,7 +9,7 @@ use crate::support::standby::Primary;
 use maildrop_command::ledger::{Finding, FindingState, Ledger, Requirements, describe, inspect};
 
 on_each_postgres!(
-    a_good_server_has_nothing_to_mend,
+    a_good_server_has_nothing_to_fix,
     settings_that_break_a_promise_are_found,
     a_database_of_another_encoding_is_found,
     a_missing_right_is_found,
@@ -26,7 +26,7 @@ fn find<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {
     findings.iter().find(|finding| finding.what == what).unwrap_or_else(|| panic!("no {what} in {findings:#?}"))
 }
 
-fn a_good_server_has_nothing_to_mend(server: &str) {
+fn a_good_server_has_nothing_to_fix(server: &str) {
     let test = TestDatabase::migrated(server);
     let version = describe(&mut test.connect("CHECK")).unwrap();
     let reported = test.value("current_setting('server_version')").unwrap();
@@ -51,8 +51,8 @@ fn a_good_server_has_nothing_to_mend(server: &str) {
         "idle_session_timeout",
         "max_connections",
     ];
-    let told: Vec<_> = findings.iter().map(|f| f.what.as_str()).filter(|what| settings.contains(what)).collect();
-    assert_eq!(told, settings);
+    let shown: Vec<_> = findings.iter().map(|f| f.what.as_str()).filter(|what| settings.contains(what)).collect();
+    assert_eq!(shown, settings);
 }
 
 fn settings_that_break_a_promise_are_found(server: &str) {

@@ -18,7 +18,7 @@ on_each_postgres!(
     a_copy_that_nobody_tried_has_no_history,
     the_first_attempt_counts,
     an_ended_attempt_is_not_open,
-    a_missing_schema_says_what_mends_it,
+    a_missing_schema_says_what_fixes_it,
     a_read_only_database_takes_no_journal,
     a_role_without_rights_is_denied,
     a_journal_that_meets_a_deadlock_is_written_again,
@@ -182,7 +182,7 @@ fn an_ended_attempt_is_not_open(server: &str) {
     assert_eq!(test.value(outcomes).as_deref(), Some("busy"));
 }
 
-fn a_missing_schema_says_what_mends_it(server: &str) {
+fn a_missing_schema_says_what_fixes_it(server: &str) {
     let test = TestDatabase::empty(server);
     let error = test.connect("A").journal(&Mail::new("x").journal(Uuid::now_v7(), None)).unwrap_err();
     assert_eq!(error.failure, DatabaseFailure::Schema);

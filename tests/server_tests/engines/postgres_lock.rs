@@ -12,7 +12,7 @@ use uuid::Uuid;
 const NOT_AT_ALL: Duration = Duration::ZERO;
 
 on_each_postgres!(
-    the_second_delivery_is_told_who_holds_the_lock,
+    the_second_delivery_learns_who_holds_the_lock,
     a_delivery_that_waits_gets_the_lock_when_it_is_free,
     a_wait_that_ends_in_vain_is_busy_and_leaves_the_connection_usable,
     a_killed_holder_frees_the_lock_and_learns_that_it_is_lost,
@@ -54,7 +54,7 @@ fn kill(test: &TestDatabase, queue_id: &str) {
     test.value(&format!("SELECT pg_terminate_backend({}, 60000)", backend(test, queue_id)));
 }
 
-fn the_second_delivery_is_told_who_holds_the_lock(server: &str) {
+fn the_second_delivery_learns_who_holds_the_lock(server: &str) {
     let test = TestDatabase::migrated(server);
     let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
     assert!(is_held(&first.acquire(&lock(), NOT_AT_ALL).unwrap()));

@@ -19,7 +19,7 @@ on_each_postgres!(
     a_newer_schema_is_left_alone,
     a_failing_migration_takes_back_all,
     an_optional_migration_may_be_left_out_and_come_later,
-    a_role_without_the_right_to_create_is_told_so,
+    a_role_without_the_right_to_create_learns_that,
     a_migration_that_locks_its_tables_first_waits_for_a_delivery_which_does_not_wait_for_it,
     the_sql_functions_say_the_same_names,
 );
@@ -109,14 +109,14 @@ fn an_optional_migration_may_be_left_out_and_come_later(server: &str) {
         ))
         .unwrap();
     let mut database = test.connect("A");
-    let mut told = Vec::new();
+    let mut collected = Vec::new();
     let migrated = schema::migrate(&mut database, &mut |migration, application| {
-        told.push((migration.number, application.clone()));
+        collected.push((migration.number, application.clone()));
     })
     .unwrap();
-    assert_eq!(told[0], (1, Application::Done));
-    assert!(matches!(&told[1], (2, Application::LeftOut(why)) if why.contains("permission denied for language")));
-    assert!(told[2..].iter().all(|(_, application)| *application == Application::Done));
+    assert_eq!(collected[0], (1, Application::Done));
+    assert!(matches!(&collected[1], (2, Application::LeftOut(why)) if why.contains("permission denied for language")));
+    assert!(collected[2..].iter().all(|(_, application)| *application == Application::Done));
     assert_eq!(migrated.steps.len(), database.known().len());
     assert_eq!(states(&mut database)[..2], [(1, MigrationState::Applied), (2, MigrationState::Pending)]);
 
@@ -127,7 +127,7 @@ fn an_optional_migration_may_be_left_out_and_come_later(server: &str) {
     drop(database);
 }
 
-fn a_role_without_the_right_to_create_is_told_so(server: &str) {
+fn a_role_without_the_right_to_create_learns_that(server: &str) {
     let test = TestDatabase::empty(server);
     match migrate(&mut test.connect("A")).unwrap_err() {
         MigrateError::Database(error) => assert_eq!(error.failure, DatabaseFailure::AccessDenied, "{error}"),

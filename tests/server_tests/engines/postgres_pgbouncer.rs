@@ -61,7 +61,7 @@ fn the_holder_is_found_and_the_busy_one_ends_its_attempt() {
 }
 
 #[test]
-fn check_finds_nothing_to_mend() {
+fn check_finds_nothing_to_fix() {
     let test = TestDatabase::migrated("POSTGRES17");
     let mut database = test.connect_by(tcp(&support::server("PGBOUNCER"), 5432), "CHECK");
     let findings = inspect(&mut database, Requirements::default()).unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 on_each_postgres!(
-    every_state_is_told_again,
+    every_state_is_reported_again,
     a_delivered_copy_is_never_owed_again,
     hostile_text_is_stored_as_it_is,
     hostile_text_is_stored_as_it_is_whatever_the_server_thinks_of_backslashes,
@@ -24,10 +24,10 @@ on_each_postgres!(
 
 const SOMEWHERE: Placement = Placement { uid_validity: 1_700_000_000, uid: u32::MAX };
 
-fn every_state_is_told_again(server: &str) {
+fn every_state_is_reported_again(server: &str) {
     let test = TestDatabase::migrated(server);
     let mut database = test.connect("A");
-    for (n, (state, told, with_lock)) in [
+    for (n, (state, delivered, with_lock)) in [
         (CopyState::Delivered(Some(SOMEWHERE)), Some(DeliveredAt { placement: Some(SOMEWHERE) }), true),
         (CopyState::Delivered(None), Some(DeliveredAt { placement: None }), true),
         (CopyState::Owed("over quota"), None, true),
@@ -46,7 +46,7 @@ fn every_state_is_told_again(server: &str) {
         database.record(&mail.record(attempt, CopyState::Delivered(None), state)).unwrap();
         let [recipient, sender] = &database.look(&mail.keys()).unwrap()[..] else { panic!() };
         assert_eq!(recipient.delivered, Some(DeliveredAt { placement: None }));
-        assert_eq!(sender.delivered, told);
+        assert_eq!(sender.delivered, delivered);
         assert!(recipient.open_attempts.is_empty() && sender.open_attempts.is_empty());
     }
     let message = "SELECT concat_ws('|', message_id, sender, header_from, header_to, coalesce(header_cc, '-'), subject, \

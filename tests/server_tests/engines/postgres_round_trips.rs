@@ -151,7 +151,7 @@ fn until_all_sessions_have_ended(test: &TestDatabase) {
     wait_until("all sessions have ended", || watch.query_one(others, &[]).unwrap().get(0));
 }
 
-/// Waits until the server's counts stand still.
+/// Waits until the server's counts hang.
 fn settle(test: &TestDatabase, counts: &str) {
     let mut last = test.value(counts);
     for _ in 0..20 {

@@ -10,7 +10,7 @@ on_each_engine!(
     the_source_is_kept_where_the_operator_wants_it,
     hostile_texts_are_recorded_as_they_are,
     of_one_message_that_comes_twice_the_first_is_recorded_and_the_second_says_so,
-    the_earlier_copy_is_told_with_its_own_envelope_sender_whoever_was_recorded_first,
+    the_earlier_copy_is_reported_with_its_own_envelope_sender_whoever_was_recorded_first,
 );
 
 fn row(scene: &mut Scene, expression: &str) -> String {
@@ -165,8 +165,8 @@ fn of_one_message_that_comes_twice_the_first_is_recorded_and_the_second_says_so(
 
     let output = scene.subcommand(&["trace", "--json", &scene.message_id("ahead")]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let told = &json["messages"][0];
-    let earlier = &told["attempts"][2]["copies"][0]["earlier"];
+    let report = &json["messages"][0];
+    let earlier = &report["attempts"][2]["copies"][0]["earlier"];
     assert_eq!(
         (&earlier["queue_id"], &earlier["sender"]),
         (&json!("4bAHEAD"), &json!("bounce@evil.example")),
@@ -175,11 +175,11 @@ fn of_one_message_that_comes_twice_the_first_is_recorded_and_the_second_says_so(
     assert_eq!(earlier["host"], host[0].as_str(), "{json}");
     assert_eq!(field(lisa, "earlier_at"), earlier["delivered_at"].as_str().map(str::to_owned), "{json}");
     // The author's copy is there already for each recipient but the first: nobody asks about it.
-    assert!(told["attempts"][2]["copies"][1]["earlier"].is_null(), "{json}");
+    assert!(report["attempts"][2]["copies"][1]["earlier"].is_null(), "{json}");
 }
 
 /// The message is recorded for another recipient first, as its author sent it; doug's copy is a stranger's.
-fn the_earlier_copy_is_told_with_its_own_envelope_sender_whoever_was_recorded_first(engine: Engine) {
+fn the_earlier_copy_is_reported_with_its_own_envelope_sender_whoever_was_recorded_first(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
     let genuine = scene.message("ahead");
     let ahead = format!("X-Spam-Flag: YES\n{genuine}");
@@ -204,11 +204,11 @@ fn the_earlier_copy_is_told_with_its_own_envelope_sender_whoever_was_recorded_fi
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let json = traced(&scene);
-    let told = &json["messages"][0];
-    assert_eq!(told["message"]["sender"], LISA, "{json}");
-    let senders: Vec<&serde_json::Value> = (0..3).map(|attempt| &told["attempts"][attempt]["sender"]).collect();
+    let report = &json["messages"][0];
+    assert_eq!(report["message"]["sender"], LISA, "{json}");
+    let senders: Vec<&serde_json::Value> = (0..3).map(|attempt| &report["attempts"][attempt]["sender"]).collect();
     assert_eq!(senders, [LISA, "bounce@evil.example", LISA], "{json}");
-    assert_eq!(told["attempts"][2]["copies"][0]["earlier"]["sender"], "bounce@evil.example", "{json}");
+    assert_eq!(report["attempts"][2]["copies"][0]["earlier"]["sender"], "bounce@evil.example", "{json}");
 
     // As an older program, which does not know the column, has journalled it.
     scene.database.execute("UPDATE attempts SET sender = NULL WHERE queue_id = '4bAHEAD'");

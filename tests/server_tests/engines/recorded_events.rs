@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 on_each_engine!(
-    each_change_of_a_copy_is_told_once_and_none_where_nobody_is_subscribed,
-    an_authors_copy_that_is_owed_is_told_and_so_is_its_end,
-    the_authors_own_copy_is_told_once_as_adopted,
-    a_copy_that_is_delivered_again_is_told_by_its_new_place,
-    a_copy_too_many_that_is_taken_out_is_told_and_the_recorded_one_stays,
+    each_change_of_a_copy_is_reported_once_and_none_where_nobody_is_subscribed,
+    an_authors_copy_that_is_owed_is_reported_and_so_is_its_end,
+    the_authors_own_copy_is_reported_once_as_adopted,
+    a_copy_that_is_delivered_again_is_reported_by_its_new_place,
+    a_copy_too_many_that_is_taken_out_is_reported_and_the_recorded_one_stays,
     a_delivery_goes_on_where_events_cannot_be_written,
 );
 
@@ -33,7 +33,7 @@ fn events(scene: &mut Scene) -> i64 {
     scene.database.count("SELECT count(*) FROM outbox")
 }
 
-fn each_change_of_a_copy_is_told_once_and_none_where_nobody_is_subscribed(engine: Engine) {
+fn each_change_of_a_copy_is_reported_once_and_none_where_nobody_is_subscribed(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
     scene.deliver("doug", scene.message("nobody")).delivered();
     assert_eq!(events(&mut scene), 0);
@@ -80,7 +80,7 @@ fn each_change_of_a_copy_is_told_once_and_none_where_nobody_is_subscribed(engine
     assert_eq!(events(&mut scene), 3);
 }
 
-fn an_authors_copy_that_is_owed_is_told_and_so_is_its_end(engine: Engine) {
+fn an_authors_copy_that_is_owed_is_reported_and_so_is_its_end(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.database.subscribe();
     // `sent.dedup_by = "mailbox"`: the author's copy is owed at first.
@@ -144,7 +144,7 @@ fn soon() -> Deadline {
 }
 
 /// It is recorded without the lock, by a statement of its own.
-fn the_authors_own_copy_is_told_once_as_adopted(engine: Engine) {
+fn the_authors_own_copy_is_reported_once_as_adopted(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.configure(|settings| settings.more = "[sent]\ndedup_by = \"mailbox\"\ndedup_delay = \"0s\"\n".into());
     let (mut lisa, mut doug) = (scene.look("lisa"), scene.look("doug"));
@@ -213,7 +213,7 @@ fn the_authors_own_copy_is_told_once_as_adopted(engine: Engine) {
     assert_eq!(scene.database.count(adopted), 3);
 }
 
-fn a_copy_that_is_delivered_again_is_told_by_its_new_place(engine: Engine) {
+fn a_copy_that_is_delivered_again_is_reported_by_its_new_place(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.database.subscribe();
     scene.deliver("doug", scene.message("restored")).delivered();
@@ -250,7 +250,7 @@ fn a_copy_that_is_delivered_again_is_told_by_its_new_place(engine: Engine) {
     assert_eq!(events(&mut scene), 4);
 }
 
-fn a_copy_too_many_that_is_taken_out_is_told_and_the_recorded_one_stays(engine: Engine) {
+fn a_copy_too_many_that_is_taken_out_is_reported_and_the_recorded_one_stays(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.database.subscribe();
     scene.deliver("doug", scene.message("twice")).delivered();
@@ -266,8 +266,8 @@ fn a_copy_too_many_that_is_taken_out_is_told_and_the_recorded_one_stays(engine: 
     assert_eq!(diffs(&mut scene, "copy.removed"), [change]);
     let lisa_is = scene.user("lisa");
     let id = scene.message_id("twice");
-    let told = format!("sender|lisa@mail.axial.net|{lisa_is}|Sent|-|{id}|audit: took out a copy too many");
-    assert_eq!(about(&mut scene, "copy.removed"), [told]);
+    let expected = format!("sender|lisa@mail.axial.net|{lisa_is}|Sent|-|{id}|audit: took out a copy too many");
+    assert_eq!(about(&mut scene, "copy.removed"), [expected]);
     assert_eq!(repair(&scene, &["--yes"]), Some(0));
     assert_eq!((events(&mut scene), scene.sent("lisa").len()), (3, 1));
 }

@@ -32,9 +32,9 @@ fn delivered_without_its_header(scene: &mut Scene) {
     }
     let id = scene.message_id("wine");
     assert_eq!(scene.database.texts("SELECT message_id FROM messages"), [id.as_str()]);
-    let told = scene.log();
-    let told = told.lines().find(|line| line.contains("recorded without its header fields")).unwrap_or("nothing");
-    assert!(told.contains("WARN") && told.contains(&id), "{told}");
+    let log_text = scene.log();
+    let shown = log_text.lines().find(|line| line.contains("recorded without its header fields")).unwrap_or("nothing");
+    assert!(shown.contains("WARN") && shown.contains(&id), "{shown}");
 
     // Whatever it does not mind, it has in full.
     scene.deliver("doug", scene.message("water")).delivered();
@@ -81,9 +81,9 @@ fn a_message_id_that_the_journal_may_not_have_costs_no_delivery(engine: Engine) 
     let traced = scene.subcommand(&["trace", &long]);
     let traced = String::from_utf8(traced.stdout).unwrap();
     assert!(traced.starts_with("DELIVERED to doug@mail.axial.net: "), "{traced}");
-    let told = scene.log();
-    let told = told.lines().find(|line| line.contains("refuses the journal")).unwrap_or("nothing");
-    assert!(told.contains("WARN") && told.contains(&long), "{told}");
+    let log_text = scene.log();
+    let shown = log_text.lines().find(|line| line.contains("refuses the journal")).unwrap_or("nothing");
+    assert!(shown.contains("WARN") && shown.contains(&long), "{shown}");
 }
 
 fn what_is_refused_in_any_form_is_deferred_and_there_once_in_the_end(engine: Engine) {

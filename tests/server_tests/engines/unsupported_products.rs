@@ -25,11 +25,11 @@ fn nothing_is_delivered(engine: Engine, this: &'static str, that: &'static str, 
     let as_it_was = scene.settings.database.clone();
     scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));
     scene.deliver("doug", scene.message("x")).deferred("4.3.5 the database is not set up for deliveries");
-    let said = format!("the server is {product}, and whether its locks exclude");
-    assert!(scene.log().contains(&said), "{}", scene.log());
+    let expected = format!("the server is {product}, and whether its locks exclude");
+    assert!(scene.log().contains(&expected), "{}", scene.log());
     let checked = Checked::of(&scene);
     let [("bad", found)] = checked.on("database")[..] else { panic!("{:?}", checked.on("database")) };
-    assert!(found.contains(&said), "{found}");
+    assert!(found.contains(&expected), "{found}");
     assert!(checked.fix(found).contains("docs/failover-reference.md, \"Unsupported databases\""));
     assert_eq!(checked.exit, Some(69));
     let migrated = scene.subcommand(&["migrate"]);

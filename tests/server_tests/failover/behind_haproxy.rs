@@ -4,7 +4,7 @@
 use crate::failover::failover_under_load::the_primary_dies_among_deliveries;
 use crate::fixtures::delivery_storm::hurry;
 use crate::fixtures::primary_and_standby::Pair;
-use crate::support::check_report::said_beforehand;
+use crate::support::check_report::assert_reported_before;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
@@ -21,7 +21,7 @@ fn site() -> (Pair, OwnServer, Scene) {
     pair.be_synchronous();
     let balancer = OwnServer::balancer_before(&[&pair.primary, &pair.standby], false);
     // Until its first check of it, HAProxy takes each server for one that takes writes.
-    wait_until("it has asked the standby", || balancer.said().contains("Server maildrop/db2 is DOWN"));
+    wait_until("it has asked the standby", || balancer.log_text().contains("Server maildrop/db2 is DOWN"));
     scene.configure(|settings| {
         settings.database = balancer.address();
         settings.database_more = "durability = \"replicated\"\n".into();
@@ -32,7 +32,7 @@ fn site() -> (Pair, OwnServer, Scene) {
 #[test]
 fn a_primary_that_dies_behind_haproxy_loses_nothing_and_doubles_nothing() {
     let (pair, _balancer, mut scene) = site();
-    said_beforehand(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
+    assert_reported_before(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
     let gate = hurry(&mut scene);
     the_primary_dies_among_deliveries(&mut scene, &pair, &gate);
 }
@@ -40,7 +40,7 @@ fn a_primary_that_dies_behind_haproxy_loses_nothing_and_doubles_nothing() {
 /// Each of its processes is stopped, and its kernel acknowledges what is sent: `on-marked-down shutdown-sessions` ends
 /// the connections to it, and nobody waits for it until his deadline.
 #[test]
-fn the_connections_to_a_primary_that_stands_still_are_ended() {
+fn the_connections_to_a_primary_that_hangs_are_ended() {
     let (pair, balancer, mut scene) = site();
     let holder = scene.hold(&scene.message_id("x"));
     let delivery = scene.start("doug", &["--lock-wait", "250s"], scene.message("x"));
@@ -49,7 +49,7 @@ fn the_connections_to_a_primary_that_stands_still_are_ended() {
     pair.primary.pause();
     delivery.end().deferred("4.4.2 the connection to the database was lost");
     pair.promote();
-    wait_until("it leads to the new primary", || balancer.said().contains("Server maildrop/db2 is UP"));
+    wait_until("it leads to the new primary", || balancer.log_text().contains("Server maildrop/db2 is UP"));
     scene.deliver("scuba", scene.message("y")).delivered();
     pair.primary.go_on();
     drop(holder);
@@ -65,8 +65,8 @@ fn a_self_test_finds_a_balancer_that_leads_to_more_than_one_server() {
     pair.promote();
     let balancer = OwnServer::balancer_before(&[&pair.primary, &pair.standby], true);
     scene.configure(|settings| settings.database = balancer.address());
-    let said = scene.subcommand(&["check", "--all", "--self-test", "--recipient", "doug@mail.axial.net"]);
-    let found = String::from_utf8_lossy(&said.stdout);
+    let output = scene.subcommand(&["check", "--all", "--self-test", "--recipient", "doug@mail.axial.net"]);
+    let found = String::from_utf8_lossy(&output.stdout);
     assert!(found.contains("four connections lead to more than one server"), "{found}");
 }
 
@@ -92,7 +92,7 @@ fn a_self_test_finds_a_balancer_that_leads_to_more_than_one_mysql() {
             }
         }
     });
-    let said = scene.subcommand(&["check", "--all", "--self-test", "--recipient", "doug@mail.axial.net"]);
-    let found = String::from_utf8_lossy(&said.stdout);
+    let output = scene.subcommand(&["check", "--all", "--self-test", "--recipient", "doug@mail.axial.net"]);
+    let found = String::from_utf8_lossy(&output.stdout);
     assert!(found.contains("four connections lead to more than one server"), "{found}");
 }

@@ -1,7 +1,7 @@
 //! Which of several servers a delivery uses.
 
 use crate::fixtures::primary_and_standby::{Pair, go_to};
-use crate::support::check_report::{Checked, said_beforehand};
+use crate::support::check_report::{Checked, assert_reported_before};
 use crate::support::counting_proxy::CountingProxy;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::{OwnServer, docker};
@@ -57,17 +57,17 @@ fn a_standby_is_passed_over(image: &str) {
         assert!(found.contains(&line), "{found}");
     }
     assert!(found.contains("takes no writes: passed over") && found.contains("takes writes"), "{found}");
-    said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
+    assert_reported_before(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     pair.be_synchronous();
-    said_beforehand(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
+    assert_reported_before(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
 }
 
 /// What `check` says.
 pub fn check(scene: &Scene) -> String {
     let config = scene.configuration_here();
-    let said =
+    let printed =
         program(&["check", "--all", "--recipient", "doug@mail.axial.net", "--config", &config]).output().unwrap();
-    String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
+    String::from_utf8_lossy(&printed.stdout).into_owned() + &String::from_utf8_lossy(&printed.stderr)
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_pooler_on_the_mail_host_that_asks_for_no_password_is_used() {
     // Nobody else is let in by that name.
     let ask = ["psql", "-h", "/run/pgbouncer/db2", "-U", &scene.settings.role, &scene.database.name];
     let other = docker(&[&["exec", "--user", "postgres", &poolers.container][..], &ask].concat());
-    assert!(other.as_ref().is_err_and(|said| said.contains("login rejected")), "{other:?}");
+    assert!(other.as_ref().is_err_and(|error| error.contains("login rejected")), "{other:?}");
 }
 
 /// A name without an address, a port without a server, a socket that is not there; and a pooler before the one that is.

@@ -1,11 +1,11 @@
 //! The primary dies among deliveries, and its standby takes over. Where commits wait for the standby, nothing is lost,
-//! nothing is there twice, and the ledger of the new primary has it all. Where they do not, the ledger forgets, and
+//! nothing is duplicated, and the ledger of the new primary has it all. Where they do not, the ledger forgets, and
 //! epochs keep what it forgot from being there twice.
 
 use crate::fixtures::delivery_storm::{Storm, hurry};
 use crate::fixtures::last_crlf_gate::Gate;
 use crate::fixtures::primary_and_standby::{Pair, go_to, hosts};
-use crate::support::check_report::said_beforehand;
+use crate::support::check_report::assert_reported_before;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::site_fixture::Scene;
@@ -36,7 +36,7 @@ fn a_primary_that_dies_among_deliveries_loses_nothing_and_doubles_nothing() {
     let (mut scene, gate) = site(&pair);
     pair.be_synchronous();
     go_to(&mut scene, &[&pair.primary, &pair.standby], "");
-    said_beforehand(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
+    assert_reported_before(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
     the_primary_dies_among_deliveries(&mut scene, &pair, &gate);
 }
 
@@ -90,7 +90,7 @@ fn a_fail_over_that_forgets_among_deliveries(with_epochs: bool) -> usize {
     let (mut scene, gate) = site(&pair);
     pair.catch_up();
     go_to(&mut scene, &[&pair.primary, &pair.standby], "");
-    said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
+    assert_reported_before(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
 
     let storm = Storm::of(&scene, MESSAGES);
     storm.deliver_some(0..KNOWN, &["doug"], || {});
@@ -128,7 +128,7 @@ fn what_a_fail_over_among_deliveries_has_forgotten_is_there_once() {
 /// The negative control: without epochs, lisa's copy of each message whose delivery to doug was forgotten is made once
 /// more.
 #[test]
-fn without_epochs_what_a_fail_over_among_deliveries_has_forgotten_is_there_twice() {
+fn without_epochs_what_a_fail_over_among_deliveries_has_forgotten_is_duplicated() {
     let twice = a_fail_over_that_forgets_among_deliveries(false);
     assert!(twice >= FORGOTTEN, "only {twice} copies are there twice");
 }

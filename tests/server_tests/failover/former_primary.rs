@@ -2,7 +2,7 @@
 
 use crate::failover::choice_of_server::check;
 use crate::fixtures::primary_and_standby::{Pair, go_to};
-use crate::support::check_report::said_beforehand;
+use crate::support::check_report::assert_reported_before;
 use crate::support::database::{Connection, Engine};
 use crate::support::lmtp::Lmtp;
 use crate::support::program::wait_until;
@@ -16,7 +16,7 @@ fn a_former_primary_is_not_used_by_a_worker_that_has_met_the_new_one() {
     let (former, new) = (&pair.primary, &pair.standby);
     let mut scene = pair.site(&[], "");
     go_to(&mut scene, &[former, new], "failover_timeout = \"0s\"\n");
-    said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
+    assert_reported_before(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     let service = Service::start_with(&mut scene, "workers = 1\n", &[]);
     let mut lmtp = Lmtp::connect(&service.socket);
     let mut deliver = |scene: &Scene, id: &str| {

@@ -44,8 +44,8 @@ fn on_two_nodes_of_galera_nothing_is_delivered() {
     assert_eq!(taken, ["1", "1"]);
     // What one is told, the other has.
     let ledger = format!("SELECT message_id FROM {}.messages", scene.database.name);
-    let told = sessions.each_mut().map(|session| session.texts(&ledger));
-    assert_eq!((told[0].len(), &told[0]), (1, &told[1]));
+    let shown = sessions.each_mut().map(|session| session.texts(&ledger));
+    assert_eq!((shown[0].len(), &shown[0]), (1, &shown[1]));
 
     for (node, id) in nodes.iter().zip(["to-one", "to-the-other"]) {
         scene.configure(|settings| settings.database = node.address());

@@ -124,7 +124,7 @@ fn in_the_minority(group: &Group, scene: &Scene, only: &str, mut command: Runnin
     assert_eq!((checked.on("group members"), checked.exit), (vec![("bad", "1 of 3 online")], Some(69)));
     assert!(checked.fix("1 of 3 online").contains("connect to the greater part of the group"));
     wait_until("the command has ended", || command.has_ended());
-    let (status, (stdout, stderr)) = (command.status(), command.said());
+    let (status, (stdout, stderr)) = (command.status(), command.outputs());
     assert_eq!((status.code(), stdout.as_str()), (Some(69), "begun\n"), "{stderr}");
     assert!(stderr.contains("nightly: the lock was lost while the command ran"), "{stderr}");
     for delivery in [doug, stranger] {
@@ -233,8 +233,8 @@ fn who_may_not_ask_for_members(member: &OwnServer, scene: &Scene) {
         settings.database_more = hosts(&[member], "failover_timeout = \"0s\"\n");
         settings.role.clone_from(&role);
     });
-    let said = feed(scene.command_by(&config, "doug", &[]), scene.message("by-the-figures").as_bytes());
-    said.deferred("4.3.0 the database takes no writes");
+    let shown = feed(scene.command_by(&config, "doug", &[]), scene.message("by-the-figures").as_bytes());
+    shown.deferred("4.3.0 the database takes no writes");
     session.execute(&format!("DROP USER '{role}'@'%'"));
 }
 

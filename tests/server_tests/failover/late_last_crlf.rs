@@ -4,7 +4,7 @@
 
 use crate::fixtures::last_crlf_gate::Gate;
 use crate::fixtures::primary_and_standby::{Pair, go_to, hosts};
-use crate::support::check_report::said_beforehand;
+use crate::support::check_report::assert_reported_before;
 use crate::support::database::{Connection, Engine};
 use crate::support::program::{Running, wait_until};
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ fn a_last_crlf_that_lands_after_another_primary_has_delivered_leaves_one_copy() 
         settings.more = "[delivery]\ndeadline = \"20s\"\n".into();
     });
     go_to(&mut scene, &[new, former], "");
-    said_beforehand(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
+    assert_reported_before(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
     let messages: Vec<String> = (0..MESSAGES).map(|number| scene.message(&format!("m{number}"))).collect();
     let to_doug = |message: &str| Running::start(scene.command_by(&slow, "doug", &[]), message.as_bytes());
     let under_way: Vec<Running> = messages.iter().map(|message| to_doug(message)).collect();
@@ -53,7 +53,7 @@ fn a_last_crlf_that_lands_after_another_primary_has_delivered_leaves_one_copy() 
     }
     meanwhile.end().deferred("4.");
     scene.wait_for_dovecot();
-    // Each of doug's is there; each of lisa's is there twice for a while.
+    // Each of doug's is there; each of lisa's is duplicated for a while.
     assert_eq!((scene.inbox("doug").len(), scene.sent("lisa").len()), (1 + MESSAGES, 2 * MESSAGES));
 
     // It is ended, and those that were deferred are tried again, when nothing of them can be on its way any more.

@@ -31,7 +31,7 @@ fn a_command_is_ended_when_its_server_cannot_commit_any_more() {
 
     pair.standby.cut_off();
     wait_until("it has ended", || running.has_ended());
-    let (status, (stdout, stderr)) = (running.status(), running.said());
+    let (status, (stdout, stderr)) = (running.status(), running.outputs());
     assert_eq!((status.code(), stdout.as_str()), (Some(69), "begun\n"), "{stderr}");
     assert!(stderr.contains("nightly: the lock was lost while the command ran"), "{stderr}");
     pair.be_alone();
@@ -54,11 +54,11 @@ fn a_command_takes_the_lock_of_the_server_that_took_over() {
     let mut holder = Running::start(program(&hold), b"");
     wait_until("it is held by the new one", || std::fs::exists(&begun).unwrap());
     let config = scene.path("config.toml");
-    let said =
+    let output_text =
         program(&["lock", "exec", "--config", &config, "nightly", "--", "echo", "a second one"]).output().unwrap();
-    assert_eq!((said.status.code(), &said.stdout[..]), (Some(75), &b""[..]), "{said:?}");
-    let said = program(&["lock", "exec", "--config", &config, "weekly", "--", "echo", "done"]).output().unwrap();
-    assert_eq!((said.status.code(), &said.stdout[..]), (Some(0), &b"done\n"[..]), "{said:?}");
+    assert_eq!((output_text.status.code(), &output_text.stdout[..]), (Some(75), &b""[..]), "{output_text:?}");
+    let printed = program(&["lock", "exec", "--config", &config, "weekly", "--", "echo", "done"]).output().unwrap();
+    assert_eq!((printed.status.code(), &printed.stdout[..]), (Some(0), &b"done\n"[..]), "{printed:?}");
     assert!(!holder.has_ended());
     holder.kill();
     pair.be_alone();

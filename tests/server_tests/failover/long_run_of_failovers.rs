@@ -255,16 +255,16 @@ struct Told {
 
 /// A line for each fail-over.
 fn table(events: &[Event], brought: &[Brought], logs: &[String; 2]) -> String {
-    let mut told: BTreeMap<(usize, &str, &str), Told> = BTreeMap::new();
+    let mut collected: BTreeMap<(usize, &str, &str), Told> = BTreeMap::new();
     for (host, log) in logs.iter().enumerate() {
         for line in log.lines() {
             let Some((queue_id, to, age, status)) = parsed(line) else { continue };
-            let told = told.entry((host, queue_id, to)).or_default();
+            let shown = collected.entry((host, queue_id, to)).or_default();
             if status.starts_with("sent") {
-                told.sent = Some(age);
+                shown.sent = Some(age);
             } else {
-                told.in_doubt |= status.contains(CUT_SHORT);
-                told.deferred.get_or_insert_with(|| (age, reason(status)));
+                shown.in_doubt |= status.contains(CUT_SHORT);
+                shown.deferred.get_or_insert_with(|| (age, reason(status)));
             }
         }
     }
@@ -281,9 +281,9 @@ fn table(events: &[Event], brought: &[Brought], logs: &[String; 2]) -> String {
         // Of those who had nothing to wait for, and of those in doubt: how many, and how long after the new leader took
         // writes.
         let (mut counts, mut longest) = ([0, 0], [Duration::ZERO; 2]);
-        for ((host, queue_id, _), told) in &told {
+        for ((host, queue_id, _), collected) in &collected {
             let (Some(at), Some((age, why)), Some(sent)) =
-                (arrived.get(&(*host, *queue_id)), &told.deferred, told.sent)
+                (arrived.get(&(*host, *queue_id)), &collected.deferred, collected.sent)
             else {
                 continue;
             };
@@ -291,7 +291,7 @@ fn table(events: &[Event], brought: &[Brought], logs: &[String; 2]) -> String {
             if deferred < event.began || next.is_some_and(|next| deferred >= next) {
                 continue;
             }
-            let kind = usize::from(told.in_doubt);
+            let kind = usize::from(collected.in_doubt);
             counts[kind] += 1;
             *reasons.entry(why).or_default() += 1;
             longest[kind] = longest[kind].max((*at + sent).saturating_duration_since(event.answers));
@@ -316,21 +316,22 @@ const CUT_SHORT: &str = "an earlier delivery of this message was cut short";
 
 /// What the program has said, of what Postfix has logged.
 fn reason(status: &str) -> String {
-    let (_, said) = status.split_once('(').unwrap_or(("", status));
-    let (_, said) = said.split_once("said: 451 ").unwrap_or(("", said));
-    let (said, _) = said.split_once(" (in reply").unwrap_or((said, ""));
-    said.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == ' ')
+    let (_, reason) = status.split_once('(').unwrap_or(("", status));
+    let (_, reason) = reason.split_once("said: 451 ").unwrap_or(("", reason));
+    let (reason, _) = reason.split_once(" (in reply").unwrap_or((reason, ""));
+    reason
+        .trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == ' ')
         .trim_end_matches([' ', ')'])
         .to_owned()
 }
 
 /// Queue id, recipient, the age of the message in seconds, and what became of it.
 fn parsed(line: &str) -> Option<(&str, &str, Duration, &str)> {
-    let (_, told) = line.split_once("]: ")?;
-    let (queue_id, told) = told.split_once(": to=<")?;
-    let (to, told) = told.split_once('>')?;
-    let (_, told) = told.split_once(" delay=")?;
-    let (age, told) = told.split_once(',')?;
-    let (_, status) = told.split_once(" status=")?;
+    let (_, rest) = line.split_once("]: ")?;
+    let (queue_id, rest) = rest.split_once(": to=<")?;
+    let (to, rest) = rest.split_once('>')?;
+    let (_, rest) = rest.split_once(" delay=")?;
+    let (age, rest) = rest.split_once(',')?;
+    let (_, status) = rest.split_once(" status=")?;
     Some((queue_id, to, Duration::from_secs_f64(age.parse().ok()?), status))
 }

@@ -3,7 +3,7 @@
 
 use crate::failover::choice_of_server::check;
 use crate::fixtures::primary_and_standby::{Pair, go_to};
-use crate::support::check_report::said_beforehand;
+use crate::support::check_report::assert_reported_before;
 use crate::support::database::{ADMINISTRATOR, Connection, Engine};
 use crate::support::own_server::{OwnServer, docker};
 use crate::support::site_fixture::Scene;
@@ -37,7 +37,7 @@ fn a_fail_over_that_forgets(with_epochs: bool) -> (usize, usize) {
     }
     pair.catch_up();
     go_to(&mut scene, &[&pair.primary, &pair.standby], "");
-    said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
+    assert_reported_before(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     let before = scene.inbox("doug").len();
     pair.standby.cut_off();
     let messages: Vec<String> = (0..MESSAGES).map(|number| came(&scene, &format!("m{number}"), 0)).collect();
@@ -97,7 +97,7 @@ fn what_a_fail_over_has_forgotten_is_there_once() {
 
 /// The negative control: without it the test above might see nothing.
 #[test]
-fn without_epochs_what_a_fail_over_has_forgotten_is_there_twice() {
+fn without_epochs_what_a_fail_over_has_forgotten_is_duplicated() {
     assert_eq!(a_fail_over_that_forgets(false), (MESSAGES + 1, 2 * MESSAGES));
 }
 
@@ -130,13 +130,13 @@ fn what_a_restored_dump_lacks_is_there_once() {
 }
 
 on_each_engine!(
-    what_is_said_to_be_restored_is_looked_for,
+    what_is_reported_to_be_restored_is_looked_for,
     what_a_users_former_cell_has_delivered_is_looked_for,
     another_server_is_another_epoch,
 );
 
 /// As docs/failover.md has it, of a restore that the server itself does not show.
-fn what_is_said_to_be_restored_is_looked_for(engine: Engine) {
+fn what_is_reported_to_be_restored_is_looked_for(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug", "scuba", "lisa"]);
     let role = format!("r{}", &scene.run[scene.run.len() - 12..]);
     scene.database.create_role_of_grants_file(&role, "secret");
@@ -156,7 +156,7 @@ fn what_is_said_to_be_restored_is_looked_for(engine: Engine) {
 }
 
 /// As docs/split-domain.md has it of a user who moves to another site, mailboxes and all; without the row in `epochs`, as control, what comes once
-/// more is there twice.
+/// more is duplicated.
 fn what_a_users_former_cell_has_delivered_is_looked_for(engine: Engine) {
     let (mut former, mut new) = (Scene::with(engine, &["doug"]), Scene::with(engine, &["scuba"]));
     let [one, two, three] = ["one", "two", "three"].map(|id| came(&former, id, 1));

@@ -2,7 +2,7 @@
 
 use crate::failover::choice_of_server::check;
 use crate::fixtures::primary_and_standby::{Pair, go_to};
-use crate::support::check_report::said_beforehand;
+use crate::support::check_report::assert_reported_before;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::postgres::on_each_postgres;
@@ -13,17 +13,17 @@ on_each_postgres!(a_promotion_makes_another_epoch, a_server_that_does_not_tell_i
 fn a_promotion_makes_another_epoch(image: &str) {
     let pair = Pair::start(image);
     let mut scene = pair.site(&[], "");
-    let told = "SELECT epoch FROM epochs ORDER BY number";
-    let first = scene.database.texts(told);
+    let shown = "SELECT epoch FROM epochs ORDER BY number";
+    let first = scene.database.texts(shown);
     assert_eq!(first.len(), 1);
     pair.catch_up();
-    said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
+    assert_reported_before(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     pair.primary.kill();
     pair.promote();
     go_to(&mut scene, &[&pair.standby], "");
     scene.deliver("doug", scene.message("after")).delivered();
     let mut database = Connection::open_at(Engine::Postgres17, &pair.standby.address(), Some(&scene.database.name));
-    let now = database.texts(told);
+    let now = database.texts(shown);
     assert_eq!((now.len(), &now[0]), (2, &first[0]));
     assert_ne!(now[1], now[0]);
     let parts = |epoch: &str| epoch.split('/').map(str::to_owned).collect::<Vec<_>>();

@@ -23,8 +23,8 @@ fn the_log_s_position_has_the_new_timeline_as_soon_as_writes_are_taken(image: &s
     assert!(!greets_as_a_standby(&pair.primary));
     // Asked again and again by a session that was there before.
     standby.execute("SELECT pg_promote(false)");
-    let told = std::iter::repeat_with(|| standby.texts(REACH)).find(|told| !told.is_empty());
-    assert!(told.unwrap()[0].starts_with("00000002"));
+    let shown = std::iter::repeat_with(|| standby.texts(REACH)).find(|texts| !texts.is_empty());
+    assert!(shown.unwrap()[0].starts_with("00000002"));
     assert_eq!(primary.texts(ORIGIN), standby.texts(ORIGIN));
     assert!(primary.texts(REACH)[0].starts_with("00000001"), "the former one stays where it was");
     assert!(!greets_as_a_standby(&pair.standby));
@@ -43,8 +43,8 @@ fn greets_as_a_standby(server: &OwnServer) -> bool {
         timelines: None,
     };
     let mut database = PostgresDatabase::connect(&server, &client("X"), deadline()).unwrap();
-    let said = database.said_read_only();
-    assert_eq!(database.is_read_only().unwrap(), said);
+    let shown = database.said_read_only();
+    assert_eq!(database.is_read_only().unwrap(), shown);
     assert_eq!(database.round_trips(), 1, "it has said so without being asked");
-    said
+    shown
 }

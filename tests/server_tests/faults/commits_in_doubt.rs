@@ -14,10 +14,10 @@ on_each_postgres!(
     a_record_in_doubt_is_no_success_and_leaves_one_copy,
     a_journal_in_doubt_ends_before_the_lock,
     a_refusal_in_doubt_is_no_refusal,
-    what_people_change_is_not_told_to_be_done_either,
+    what_people_change_is_not_reported_to_be_done_either,
     a_way_in_whose_record_is_in_doubt_is_not_proven,
     what_a_statement_warns_about_defers_nothing,
-    what_was_said_on_connecting_is_not_about_a_commit,
+    what_was_reported_on_connecting_is_not_about_a_commit,
 );
 
 /// What the line says where the server answered so.
@@ -137,7 +137,7 @@ fn a_refusal_in_doubt_is_no_refusal(server: &str) {
     site.scene.deliver("stranger", site.scene.message("x")).ended(67, "5.1.1 ");
 }
 
-fn what_people_change_is_not_told_to_be_done_either(server: &str) {
+fn what_people_change_is_not_reported_to_be_done_either(server: &str) {
     let mut site = Site::new(server);
     let maria = site.scene.member("maria");
     let (delete, maria) = ("DELETE FROM addresses WHERE address = ?", [Value::Text(&maria)]);
@@ -199,7 +199,7 @@ fn what_a_statement_warns_about_defers_nothing(server: &str) {
 }
 
 /// As after an upgrade of the system under the server.
-fn what_was_said_on_connecting_is_not_about_a_commit(server: &str) {
+fn what_was_reported_on_connecting_is_not_about_a_commit(server: &str) {
     let test = TestDatabase::made_with(server, "LOCALE_PROVIDER icu ICU_LOCALE 'en' TEMPLATE template0");
     let mut admin = test.admin();
     admin.batch_execute("CREATE TABLE seen (id int)").unwrap();

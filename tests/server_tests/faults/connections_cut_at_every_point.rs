@@ -4,7 +4,7 @@
 //! too early.
 
 use crate::support::database::Engine;
-use crate::support::event_rows::each_change_was_told_once;
+use crate::support::event_rows::each_change_was_reported_once;
 use crate::support::program::wait_until;
 use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Wire};
@@ -79,7 +79,7 @@ fn cut_everywhere(mut scene: Scene, countdown: &Countdown) {
         }
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
-    each_change_was_told_once(&mut scene.database);
+    each_change_was_reported_once(&mut scene.database);
 }
 
 fn between_the_program_and_the_database(engine: Engine) {

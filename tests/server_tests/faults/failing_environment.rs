@@ -16,15 +16,15 @@ on_each_engine!(
     a_database_that_is_not_there,
     a_database_that_says_nothing,
     a_database_without_the_schema,
-    passwords_are_never_told,
+    passwords_are_never_reported,
 );
 
 /// Nothing was delivered or begun, and it was told so in time.
 fn deferred(scene: &Scene, outcome: &Outcome, line: &str) {
     outcome.deferred(line);
-    let told = format!("{}{}", outcome.line, scene.log());
+    let log_text = format!("{}{}", outcome.line, scene.log());
     for secret in [&scene.settings.database_password, &scene.settings.imap_password] {
-        assert!(!told.contains(secret), "{told}");
+        assert!(!log_text.contains(secret), "{log_text}");
     }
     assert!(scene.inbox("doug").is_empty());
 }
@@ -69,7 +69,7 @@ fn a_database_without_the_schema(engine: Engine) {
 }
 
 /// Not in the line and not in the log, however much is logged, whether it goes well or not; nor as base64.
-fn passwords_are_never_told(engine: Engine) {
+fn passwords_are_never_reported(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug", "lisa"]);
     let role = format!("r{}", scene.run);
     let password = format!("geheim-{}", scene.run);
@@ -102,14 +102,14 @@ fn passwords_are_never_told(engine: Engine) {
     let log = scene.log();
     assert!(log.contains("TRACE") || log.contains("DEBUG"), "nothing much is logged: {log}");
     for secret in secrets {
-        for (what, told) in [("log", &log), ("output", &outputs)] {
-            assert!(!told.contains(&secret), "{secret} in the {what}: {told}");
+        for (what, texts) in [("log", &log), ("output", &outputs)] {
+            assert!(!texts.contains(&secret), "{secret} in the {what}: {texts}");
             // Whatever stands before it, one of three shifts is how it looks in base64.
             for shift in 0..3 {
                 let text = [&[0; 3][..shift], secret.as_bytes()].concat();
                 let encoded = base64::engine::general_purpose::STANDARD_NO_PAD.encode(text);
                 let inner = &encoded[4..encoded.len() - 4];
-                assert!(!told.contains(inner), "{secret} as {inner} in the {what}: {told}");
+                assert!(!texts.contains(inner), "{secret} as {inner} in the {what}: {texts}");
             }
         }
     }
@@ -159,7 +159,7 @@ fn a_configuration_that_is_wrong() {
         std::fs::write(scene.path("config.toml"), text).unwrap();
         scene.deliver("doug", &message)
     };
-    for (text, said) in [
+    for (text, check_output) in [
         (good.replace("[imap]", "[imap]\nhots = \"x\""), "imap.hots"),
         (good.replace("[database]", "[databaes]"), "databaes"),
         (good.replace("[imap]", "[imap"), "line "),
@@ -174,7 +174,7 @@ fn a_configuration_that_is_wrong() {
     ] {
         let outcome = deliver(&text);
         outcome.deferred("4.3.5 ");
-        assert!(outcome.line.contains(said), "{said}: {outcome:?}");
+        assert!(outcome.line.contains(check_output), "{check_output}: {outcome:?}");
         assert!(!outcome.line.contains("topsecret"), "{outcome:?}");
     }
     std::fs::write(scene.path("config.toml"), b"\xff\xfe").unwrap();
@@ -218,8 +218,8 @@ fn a_log_that_cannot_be_written() {
 #[test]
 fn secrets_that_others_can_read_are_warned_of() {
     let scene = Scene::with(PG, &["doug"]);
-    let said = || String::from_utf8(scene.subcommand(&["check", "--all"]).stdout).unwrap();
-    assert!(!said().contains("chmod"), "{}", said());
+    let check_output = || String::from_utf8(scene.subcommand(&["check", "--all"]).stdout).unwrap();
+    assert!(!check_output().contains("chmod"), "{}", check_output());
     std::fs::set_permissions(scene.path("imap.password"), std::fs::Permissions::from_mode(0o644)).unwrap();
     let warned = scene.subcommand(&["check", "--all"]);
     assert_eq!(warned.status.code(), Some(0));

@@ -2,7 +2,7 @@
 //! subscribed was told of each copy once.
 
 use crate::support::database::{Connection, Engine};
-use crate::support::event_rows::each_change_was_told_once;
+use crate::support::event_rows::each_change_was_reported_once;
 use crate::support::imap::Imap;
 use crate::support::program::{Outcome, wait_until};
 use crate::support::site_fixture::Scene;
@@ -85,7 +85,7 @@ fn settled_at_the_next_attempt(scene: &mut Scene, message: &str, line: &str) {
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
     assert_eq!(scene.deliver("doug", message).delivered(), "INBOX already there, Sent already there");
     assert_eq!(counts(scene), (1, 1));
-    each_change_was_told_once(&mut scene.database);
+    each_change_was_reported_once(&mut scene.database);
 }
 
 fn killed_right_after_the_append_the_copy_is_adopted(engine: Engine) {
@@ -185,7 +185,7 @@ fn a_commit_whose_answer_is_lost_is_a_commit(engine: Engine) {
     let next = when_the_lock_is_free(&scene, "doug", &message);
     assert_eq!(next.delivered(), "INBOX already there, Sent already there");
     assert_eq!(counts(&scene), (1, 1));
-    each_change_was_told_once(&mut scene.database);
+    each_change_was_reported_once(&mut scene.database);
 }
 
 /// A server that crashes may give UIDs out again that it had given to APPENDs in flight: the copy is below the UIDNEXT that
@@ -224,7 +224,7 @@ fn a_copy_that_ended_up_below_the_uidnext_that_was_noted_is_adopted() {
         scene.ten_minutes_pass();
         assert_eq!(when_the_lock_is_free(&scene, "doug", &message).delivered(), line);
         assert_eq!(scene.inbox("doug").len(), copies);
-        each_change_was_told_once(&mut scene.database);
+        each_change_was_reported_once(&mut scene.database);
     }
 }
 
@@ -267,7 +267,7 @@ fn after_the_time_to_settle_the_next_attempt_goes_on() {
         false
     });
     assert_eq!(counts(&scene), (1, 1));
-    each_change_was_told_once(&mut scene.database);
+    each_change_was_reported_once(&mut scene.database);
 }
 
 /// The lock is lost in the only moment when that can double a copy: after the last CRLF. Another delivery of the message
@@ -301,5 +301,5 @@ fn a_copy_too_many_is_taken_out_again() {
     assert_eq!(sent.len(), 1);
     assert_eq!(scene.database.count("SELECT uid FROM copies WHERE role = 'sender'"), i64::from(sent[0].uid));
     assert_eq!((scene.inbox("doug").len(), scene.inbox("scuba").len()), (1, 1));
-    each_change_was_told_once(&mut scene.database);
+    each_change_was_reported_once(&mut scene.database);
 }

@@ -4,7 +4,7 @@
 //! end, the ledger says so, and the queues are empty.
 
 use crate::support::database::Engine;
-use crate::support::event_rows::each_change_was_told_once;
+use crate::support::event_rows::each_change_was_reported_once;
 use crate::support::mail_hosts::{MailHosts, Options, long_message};
 use crate::support::postfix::{Postfix, wait_for_retries};
 use crate::support::program::wait_until;
@@ -51,10 +51,10 @@ fn processes_are_killed_on_both_hosts(engine: Engine) {
     let mut queued = [Vec::new(), Vec::new()];
     let mut message_ids = Vec::new();
     // Some of those killed have just ended: Postfix's log tells.
-    let told = |what| site.hosts.each_ref().map(|host| host.log().matches(what).count()).iter().sum::<usize>();
+    let log_lines = |what| site.hosts.each_ref().map(|host| host.log().matches(what).count()).iter().sum::<usize>();
     while kills() < faults(50)
-        || told(DIED) < faults(25)
-        || told(PIPE_DIED) < faults(25)
+        || log_lines(DIED) < faults(25)
+        || log_lines(PIPE_DIED) < faults(25)
         || message_ids.len() * RECIPIENTS < faults(50)
     {
         let message_id = format!("<{}.{}@mail.google.com>", message_ids.len(), site.scene.run);
@@ -96,7 +96,7 @@ fn processes_are_killed_on_both_hosts(engine: Engine) {
     assert_eq!(database.count("SELECT count(*) FROM copies"), copies);
     assert_eq!(database.count("SELECT count(*) FROM copies WHERE state = 'delivered'"), copies);
     assert_eq!(database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
-    each_change_was_told_once(database);
+    each_change_was_reported_once(database);
 }
 
 /// A script on a mail host that kills this site's processes, one at a time: any program that runs then, or its pipe(8).
@@ -110,9 +110,9 @@ impl Killer {
         let mut command = host.command(&["bash", "-c", KILL_NOW_AND_THEN, "bash", config]);
         let mut script = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
         let kills = Arc::new(AtomicUsize::new(0));
-        let (told, count) = (BufReader::new(script.stdout.take().unwrap()), kills.clone());
+        let (log_lines, count) = (BufReader::new(script.stdout.take().unwrap()), kills.clone());
         std::thread::spawn(move || {
-            for _ in told.lines() {
+            for _ in log_lines.lines() {
                 count.fetch_add(1, Ordering::SeqCst);
             }
         });

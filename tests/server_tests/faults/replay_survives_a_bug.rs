@@ -15,11 +15,11 @@ fn a_panic_defers_one_message_and_the_replay_goes_on() {
     // What a run that failed has left would be replayed, too.
     on("mx1", &["rm", "-rf", FOLDER]);
     on("mx1", &["mkdir", "-p", FOLDER]);
-    let said = replay("panic@replay", "--recipient doug@x.y -");
-    assert!(said.contains("\"deferred\":3,\"delivered\":0") && said.ends_with("exit 75\n"), "{said}");
+    let reported = replay("panic@replay", "--recipient doug@x.y -");
+    assert!(reported.contains("\"deferred\":3,\"delivered\":0") && reported.ends_with("exit 75\n"), "{reported}");
     // Standard input is gone: what failed, and for whom, is in the file of failures.
-    let said = replay("none@nowhere", "replay-failures-*.jsonl");
-    assert!(said.contains("\"deferred\":0,\"delivered\":3") && !said.contains("exit"), "{said}");
+    let shown = replay("none@nowhere", "replay-failures-*.jsonl");
+    assert!(shown.contains("\"deferred\":0,\"delivered\":3") && !shown.contains("exit"), "{shown}");
     on("mx1", &["rm", "-rf", FOLDER]);
 }
 

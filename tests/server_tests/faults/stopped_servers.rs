@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 on_each_engine!(
-    a_database_that_stands_still_is_given_up_and_one_that_works_is_not,
-    one_that_stands_still_between_two_deliveries_costs_the_session_and_that_soon,
+    a_database_that_hangs_is_given_up_and_one_that_works_is_not,
+    one_that_hangs_between_two_deliveries_costs_the_session_and_that_soon,
 );
 
 /// A subcommand that asks the database over a wire of its own, and how many connections it has made there.
@@ -48,13 +48,13 @@ impl Asking {
 
     fn given_up(mut self) {
         wait_for(&format!("{} ends", self.what), PATIENCE, || self.running.has_ended());
-        let (status, (stdout, stderr)) = (self.running.status(), self.running.said());
+        let (status, (stdout, stderr)) = (self.running.status(), self.running.outputs());
         assert_eq!(status.code(), Some(69), "{}: {stdout}{stderr}", self.what);
         assert!(stderr.contains(&self.named), "{}: {stderr}", self.what);
     }
 }
 
-fn a_database_that_stands_still_is_given_up_and_one_that_works_is_not(engine: Engine) {
+fn a_database_that_hangs_is_given_up_and_one_that_works_is_not(engine: Engine) {
     let server = OwnServer::database(engine);
     let mut scene = Scene::with_database_on(engine, &server);
     scene.member("doug");
@@ -81,7 +81,7 @@ fn a_database_that_stands_still_is_given_up_and_one_that_works_is_not(engine: En
     // The third question after the first comes when half a minute has passed, and one that got no answer would have ended it.
     for asking in &mut asking {
         wait_for(&format!("{} asks again", asking.what), PATIENCE, || {
-            assert!(!asking.running.has_ended(), "{}: {:?}", asking.what, asking.running.said());
+            assert!(!asking.running.has_ended(), "{}: {:?}", asking.what, asking.running.outputs());
             asking.connections.lock().unwrap().len() >= 5
         });
     }
@@ -91,7 +91,7 @@ fn a_database_that_stands_still_is_given_up_and_one_that_works_is_not(engine: En
 }
 
 /// Otherwise a worker's watchdog ends the process.
-fn one_that_stands_still_between_two_deliveries_costs_the_session_and_that_soon(engine: Engine) {
+fn one_that_hangs_between_two_deliveries_costs_the_session_and_that_soon(engine: Engine) {
     let mut scene = Scene::empty(engine);
     let wire = Wire::to(scene.settings.database.clone(), |speaker, piece| {
         let ends = ["<> statement_timestamp()", "RELEASE_ALL_LOCKS()"].iter().any(|asked| says(piece, asked));
@@ -105,7 +105,7 @@ fn one_that_stands_still_between_two_deliveries_costs_the_session_and_that_soon(
 }
 
 #[test]
-fn a_mailbox_store_that_stands_still_is_given_up() {
+fn a_mailbox_store_that_hangs_is_given_up() {
     let dovecot = OwnServer::dovecot();
     let mut scene = Scene::with_mailboxes_on(Engine::Postgres17, &dovecot);
     scene.member("doug");
@@ -125,7 +125,7 @@ fn a_mailbox_store_that_stands_still_is_given_up() {
     let (host, port) = dovecot.address();
     for (subcommand, mut running) in running {
         wait_for(&format!("{subcommand:?} ends"), PATIENCE, || running.has_ended());
-        let (status, (stdout, stderr)) = (running.status(), running.said());
+        let (status, (stdout, stderr)) = (running.status(), running.outputs());
         assert_eq!(status.code(), Some(69), "{subcommand:?}: {stdout}{stderr}");
         let named = format!("the mailbox store at {host} port {port} has not answered for ");
         assert!(stderr.contains(&named), "{subcommand:?}: {stderr}");

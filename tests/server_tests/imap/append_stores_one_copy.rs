@@ -28,7 +28,7 @@ fn a_copy_is_stored_as_it_was_sent_where_the_server_says() {
 }
 
 #[test]
-fn the_senders_copy_is_seen_and_dated_as_told() {
+fn the_senders_copy_is_seen_and_dated_as_reported() {
     for server in ALL {
         let user = somebody("append");
         let message = message("<seen@mail.example>", "seen");
@@ -37,11 +37,11 @@ fn the_senders_copy_is_seen_and_dated_as_told() {
         assert!(matches!(appended, Appended::Stored(_)), "{appended:?}");
         let mut program = server.mail_program(&user);
         program.run("EXAMINE INBOX").unwrap();
-        let told = format!("{:?}", program.run("FETCH 1 (FLAGS INTERNALDATE)").unwrap());
-        assert!(told.contains("\\\\Seen"), "{server:?}: {told}");
+        let response = format!("{:?}", program.run("FETCH 1 (FLAGS INTERNALDATE)").unwrap());
+        assert!(response.contains("\\\\Seen"), "{server:?}: {response}");
         // In whatever time zone the server likes.
         let same = ["3-Feb-2026 04:05:06 +0100", "3-Feb-2026 03:05:06 +0000"];
-        assert!(same.iter().any(|date| told.contains(date)), "{server:?}: {told} for {ARRIVED}");
+        assert!(same.iter().any(|date| response.contains(date)), "{server:?}: {response} for {ARRIVED}");
     }
 }
 

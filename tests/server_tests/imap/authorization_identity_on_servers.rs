@@ -98,8 +98,8 @@ fn what_a_server_has_shown_is_remembered_for_fourteen_days(engine: Engine) {
     assert_eq!(invented(&server.logins()), 0);
     // A timer renews it, once a day, and another host's finds it fresh.
     for renewals in [1, 0] {
-        let (status, said) = renew(&scene);
-        assert_eq!((status, invented(&server.logins())), (Some(0), renewals), "{said}");
+        let (status, output) = renew(&scene);
+        assert_eq!((status, invented(&server.logins())), (Some(0), renewals), "{output}");
     }
     days_pass(&mut scene, 13);
     scene.deliver("doug", scene.message("third, too")).delivered();
@@ -129,8 +129,8 @@ fn a_proof_that_cannot_be_renewed_stops_no_mail_while_it_counts(engine: Engine) 
     is_silent.store(true, Ordering::SeqCst);
     days_pass(&mut scene, 8);
     server.logins();
-    let (status, said) = renew(&scene);
-    assert_eq!((status, invented(&server.logins())), (Some(69), 1), "{said}");
+    let (status, output) = renew(&scene);
+    assert_eq!((status, invented(&server.logins())), (Some(69), 1), "{output}");
     scene.deliver("doug", scene.message("second")).delivered();
     assert_eq!(invented(&server.logins()), 0);
     let check = text(&scene.subcommand(&["check", "--all"]));
@@ -170,8 +170,8 @@ fn a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_
         scene.deliver("doug", scene.message("first")).delivered();
         is_upgraded.store(true, Ordering::SeqCst);
         days_pass(&mut scene, 8);
-        let (status, said) = renew(&scene);
-        assert_eq!(status, Some(69), "{said}");
+        let (status, output) = renew(&scene);
+        assert_eq!(status, Some(69), "{output}");
         scene.configure(|settings| settings.more = "[delivery]\ndeadline = \"20s\"\n".into());
         scene.deliver("doug", scene.message("second")).deferred(IGNORES);
         // Nobody goes by the old proof any more, nor while another delivery is at a new one.
@@ -232,9 +232,9 @@ fn a_timer_that_has_no_password_fails_at_nothing_and_renews_nothing() {
     days_pass(&mut scene, 8);
     server.logins();
     std::fs::remove_file(scene.path("imap.password")).unwrap();
-    let (status, said) = renew(&scene);
-    assert_eq!((status, server.logins().len()), (Some(0), 0), "{said}");
-    assert!(said.contains("nothing to renew"), "{said}");
+    let (status, output) = renew(&scene);
+    assert_eq!((status, server.logins().len()), (Some(0), 0), "{output}");
+    assert!(output.contains("nothing to renew"), "{output}");
 }
 
 #[test]
@@ -246,8 +246,8 @@ fn a_renewal_goes_by_another_user_where_one_cannot_be_let_in() {
             false => honours(login),
         });
     let scene = scene_on(PG, server.port, &["doug", "scuba"]);
-    let (status, said) = renew(&scene);
-    assert_eq!((status, invented(&server.logins())), (Some(0), 1), "{said}");
+    let (status, output) = renew(&scene);
+    assert_eq!((status, invented(&server.logins())), (Some(0), 1), "{output}");
 }
 
 /// It looks at the name, and whoever exists is led to the INBOX of whoever logs in.
@@ -324,9 +324,9 @@ fn mail_for_the_service_account_proves_the_way_in_by_its_authors_mailbox() {
 fn check_does_not_go_by_the_service_accounts_own_mailbox() {
     let finding = |server: &Accounts, members: &[&str]| {
         let scene = with_mail_for_the_service_account(server, members);
-        let said = text(&scene.subcommand(&["check", "--all", "--recipient", "service@mail.axial.net"]));
-        let line = said.lines().find(|line| line.contains("user of the login"));
-        line.unwrap_or_else(|| panic!("{said}")).to_owned()
+        let output = text(&scene.subcommand(&["check", "--all", "--recipient", "service@mail.axial.net"]));
+        let line = output.lines().find(|line| line.contains("user of the login"));
+        line.unwrap_or_else(|| panic!("{output}")).to_owned()
     };
     let (ignores, honours) = (Accounts::start(None, looks_and_ignores), Accounts::start(None, honours_and_has_its_own));
     let found = finding(&ignores, &["doug"]);
@@ -363,9 +363,9 @@ fn nothing_is_appended_on_courier_by_a_service_account_that_acts_for_others() {
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts"), 0);
     let check = scene.subcommand(&["check", "--all"]);
-    let said = text(&check);
-    assert_eq!(check.status.code(), Some(69), "{said}");
-    assert!(said.lines().any(|line| line.contains("user of the login") && line.contains("BAD")), "{said}");
+    let screen = text(&check);
+    assert_eq!(check.status.code(), Some(69), "{screen}");
+    assert!(screen.lines().any(|line| line.contains("user of the login") && line.contains("BAD")), "{screen}");
 }
 
 /// Where two empty mailboxes look the same. Courier, and Cyrus as Debian has it, take mailboxes below INBOX only.
@@ -594,9 +594,9 @@ fn check_names_the_right_that_is_missing() {
         let server = Accounts::start(Some(rights), honours);
         let scene = scene_on(PG, server.port, &["doug"]);
         let check = scene.subcommand(&["check", "--all"]);
-        let said = text(&check);
-        assert_eq!(check.status.code(), Some(if missing.is_empty() { 0 } else { 69 }), "{said}");
-        assert!(missing.is_empty() || said.contains(&format!("no right {missing}")), "{said}");
+        let screen = text(&check);
+        assert_eq!(check.status.code(), Some(if missing.is_empty() { 0 } else { 69 }), "{screen}");
+        assert!(missing.is_empty() || screen.contains(&format!("no right {missing}")), "{screen}");
     }
 }
 
@@ -608,9 +608,9 @@ fn check_names_the_right_that_is_missing_on_dovecot() {
         let mut scene = Scene::with(PG, &["doug"]);
         scene.configure(|settings| settings.imap = dovecot.address());
         let check = scene.subcommand(&["check", "--all"]);
-        let said = text(&check);
-        assert_eq!(check.status.code(), Some(if missing.is_empty() { 0 } else { 69 }), "{said}");
-        assert!(said.contains("rights to INBOX") && said.contains(missing), "{rights}: {said}");
+        let screen = text(&check);
+        assert_eq!(check.status.code(), Some(if missing.is_empty() { 0 } else { 69 }), "{screen}");
+        assert!(screen.contains("rights to INBOX") && screen.contains(missing), "{rights}: {screen}");
         // It has only looked.
         let mut doug =
             Imap::login(&format!("{}:{}", dovecot.address().0, dovecot.address().1), &scene.user("doug"), "secret");
@@ -619,7 +619,7 @@ fn check_names_the_right_that_is_missing_on_dovecot() {
 }
 
 #[test]
-fn check_says_of_two_mailboxes_that_look_alike_that_they_could_not_be_told_apart_and_not_that_they_are_one() {
+fn check_says_of_two_mailboxes_that_look_alike_that_they_could_not_be_distinguished_and_not_that_they_are_one() {
     let scene = |server: &Accounts| scene_on(PG, server.port, &["doug", "scuba"]);
     // A user who does not exist is refused. Whoever does exist is in one INBOX, or in one of those that were made in the same second.
     for uid_next in [1, 5] {
@@ -629,10 +629,13 @@ fn check_says_of_two_mailboxes_that_look_alike_that_they_could_not_be_told_apart
                 refused => refused,
             });
             let check = scene(&alike).subcommand(&["check", "--all"]);
-            let said = text(&check);
-            assert_eq!(check.status.code(), Some(0), "{said}");
-            assert!(said.contains("could not be distinguished") && said.contains("deliver a message to one"), "{said}");
-            assert!(!said.contains("BAD"), "{said}");
+            let screen = text(&check);
+            assert_eq!(check.status.code(), Some(0), "{screen}");
+            assert!(
+                screen.contains("could not be distinguished") && screen.contains("deliver a message to one"),
+                "{screen}"
+            );
+            assert!(!screen.contains("BAD"), "{screen}");
         }
     }
     let check = scene(&Accounts::start(None, honours)).subcommand(&["check", "--all"]);

@@ -11,7 +11,7 @@ use std::process::Command;
 #[test]
 fn a_delivery_needs_no_more() {
     if another_version_may_stand_in() {
-        let version = Command::new("dovecot").arg("--version").output().map(|said| said.stdout).unwrap_or_default();
+        let version = Command::new("dovecot").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
         if version.starts_with(b"2.3.") {
             cannot_run("DOVECOT_2.4");
         }

@@ -45,7 +45,7 @@ fn in_the_clear_by_starttls_and_under_tls() {
 }
 
 #[test]
-fn what_was_said_in_the_clear_is_forgotten_under_tls() {
+fn what_was_reported_in_the_clear_is_forgotten_under_tls() {
     let (host, port) = Server::Dovecot.address();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = listener.local_addr().unwrap().port();

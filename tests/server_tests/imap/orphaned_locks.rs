@@ -120,9 +120,9 @@ fn on_dovecot_an_append_waits_for_a_lock_file_that_is_nobodys() {
     on("dovecot", &["perl", "-e", LOCK, &user, "1"]);
     let tag = begin_append(&mut session);
     // It says so after half a minute, or after one that the file is stale, and would go on for two.
-    let said = session.next_response();
+    let response = session.next_response();
     let waits = ["* NO Mailbox is locked, will abort in ", "* OK Stale mailbox lock file detected, will override in "];
-    assert!(waits.iter().any(|words| said.starts_with(words)), "{said}");
+    assert!(waits.iter().any(|words| response.starts_with(words)), "{response}");
     on("dovecot", &["perl", "-e", LOCK, &user, "0"]);
     let answer = session.answer(&tag, &mut Vec::new());
     assert!(answer.starts_with("OK"), "{answer}");
@@ -149,15 +149,15 @@ fn check_knows_by_the_greeting_for_how_long_an_append_may_be_late() {
     const WHERE: &str = "docs/imap-servers.md, \"How late a copy may arrive\"";
     let none: [(String, String, String); 0] = [];
     assert_eq!(found(Server::Cyrus, "4m 30s"), none);
-    let said = found(Server::Cyrus, "7m");
+    let reported = found(Server::Cyrus, "7m");
     let mend = format!("on Cyrus \"4m 30s\" can do, after which the next try looks: {WHERE}");
-    assert_eq!(said, [("ok".into(), "7m".into(), mend)]);
+    assert_eq!(reported, [("ok".into(), "7m".into(), mend)]);
     assert_eq!(found(Server::Dovecot, "6m 30s"), none);
     for (server, settle, late, least) in
         [(Server::Cyrus, "4m 29s", "30s", "4m 30s"), (Server::Dovecot, "6m 29s", "2m 30s", "6m 30s")]
     {
-        let said = found(server, settle);
-        let [(state, found, mend)] = &said[..] else { panic!("{said:?}") };
+        let shown = found(server, settle);
+        let [(state, found, mend)] = &shown[..] else { panic!("{shown:?}") };
         assert_eq!(state, "warning");
         assert!(found.starts_with(&format!("{settle} is less than {late} above delivery.deadline")), "{found}");
         assert_eq!(*mend, format!("say \"{least}\" at least: {WHERE}"));

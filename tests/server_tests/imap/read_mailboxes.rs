@@ -41,7 +41,7 @@ fn a_message_is_read_by_its_uid_and_stays_unseen() {
 }
 
 #[test]
-fn what_is_there_and_what_is_gone_is_told_by_uid() {
+fn what_is_there_and_what_is_gone_is_reported_by_uid() {
     for server in ALL {
         let user = somebody("read");
         let mut mailbox = server.open(&user, "INBOX");

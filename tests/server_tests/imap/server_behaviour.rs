@@ -22,7 +22,7 @@ macro_rules! on_each_imap_server {
 }
 
 on_each_imap_server!(
-    a_mailbox_that_is_missing_is_told_by_trycreate_before_the_message_is_sent,
+    a_mailbox_that_is_missing_is_reported_by_trycreate_before_the_message_is_sent,
     literal_plus_waits_for_nothing,
     a_uid_is_never_used_again,
     a_mailbox_made_again_has_another_uidvalidity,
@@ -62,12 +62,12 @@ fn appended(session: &mut Imap) -> u32 {
 
 /// An item of STATUS.
 fn status(session: &mut Imap, mailbox: &str, item: &str) -> u32 {
-    let told = session.run(&format!("STATUS {mailbox} ({item})")).unwrap();
-    let number = told.iter().find_map(|response| {
+    let answer = session.run(&format!("STATUS {mailbox} ({item})")).unwrap();
+    let number = answer.iter().find_map(|response| {
         let (_, after) = response.text.split_once(&format!("({item} "))?;
         after.trim_end_matches(')').parse().ok()
     });
-    number.unwrap_or_else(|| panic!("{told:?}"))
+    number.unwrap_or_else(|| panic!("{answer:?}"))
 }
 
 /// The UIDs in the answers to a UID FETCH.
@@ -119,7 +119,7 @@ fn crash(server: Server, user: &str) {
 }
 
 /// The code decides by this code alone whether to make the mailbox. Nothing is sent for nothing, where it can wait.
-fn a_mailbox_that_is_missing_is_told_by_trycreate_before_the_message_is_sent(server: Server) {
+fn a_mailbox_that_is_missing_is_reported_by_trycreate_before_the_message_is_sent(server: Server) {
     let mut session = server.mail_program(&somebody("what"));
     let tag = session.begin(&format!("APPEND Missing {{{}}}", MESSAGE.len()));
     session.send(b"\r\n");
@@ -139,8 +139,11 @@ fn a_mailbox_that_is_missing_is_told_by_trycreate_before_the_message_is_sent(ser
 
 fn literal_plus_waits_for_nothing(server: Server) {
     let mut session = server.mail_program(&somebody("what"));
-    let told = session.run("CAPABILITY").unwrap();
-    assert!(told.iter().any(|response| response.text.split(' ').any(|word| word == "LITERAL+")), "{told:?}");
+    let response_text = session.run("CAPABILITY").unwrap();
+    assert!(
+        response_text.iter().any(|response| response.text.split(' ').any(|word| word == "LITERAL+")),
+        "{response_text:?}"
+    );
     let large = [MESSAGE, "Hello again.\r\n".repeat(10_000).as_bytes()].concat();
     let tag = begin_append(&mut session, "INBOX", &large);
     session.send(b"\r\n");
@@ -192,12 +195,12 @@ pub(super) fn id_of_inbox(server: Server, session: &mut Imap) -> String {
         Server::Cyrus => ("EXAMINE INBOX", "[MAILBOXID ("),
         Server::Dovecot | Server::DovecotBare => ("STATUS INBOX (UIDVALIDITY UIDNEXT X-GUID)", "X-GUID "),
     };
-    let told = session.run(command).unwrap();
-    let id = told.iter().find_map(|response| response.text.split_once(before)?.1.split_once(')'));
-    id.unwrap_or_else(|| panic!("{told:?}")).0.to_owned()
+    let answer = session.run(command).unwrap();
+    let id = answer.iter().find_map(|response| response.text.split_once(before)?.1.split_once(')'));
+    id.unwrap_or_else(|| panic!("{answer:?}")).0.to_owned()
 }
 
-/// By it two users' mailboxes are told apart that were made in one second.
+/// By it two users' mailboxes are distinguished that were made in one second.
 fn a_mailbox_has_an_id_that_no_other_has_and_that_stays(server: Server) {
     let (user, other) = (somebody("what"), somebody("what"));
     let mut session = server.mail_program(&user);
@@ -206,14 +209,14 @@ fn a_mailbox_has_an_id_that_no_other_has_and_that_stays(server: Server) {
     appended(&mut session);
     assert_eq!(id_of_inbox(server, &mut server.mail_program(&user)), id);
     // How it is asked for is seen by the capability; who has none refuses the other question, and the session goes on.
-    let told = session.run("CAPABILITY").unwrap();
-    let has_object_id = told.iter().any(|response| response.text.split(' ').any(|word| word == "OBJECTID"));
-    assert_eq!(has_object_id, server == Server::Cyrus, "{told:?}");
+    let response_text = session.run("CAPABILITY").unwrap();
+    let has_object_id = response_text.iter().any(|response| response.text.split(' ').any(|word| word == "OBJECTID"));
+    assert_eq!(has_object_id, server == Server::Cyrus, "{response_text:?}");
     if server == Server::Cyrus {
         let refused = session.run("STATUS INBOX (X-GUID)").unwrap_err();
         assert!(refused.starts_with("BAD "), "{refused}");
-        let told = session.run("GETMETADATA INBOX /shared/vendor/cmu/cyrus-imapd/uniqueid").unwrap();
-        assert!(told[0].text.contains(&id), "{told:?}");
+        let answer = session.run("GETMETADATA INBOX /shared/vendor/cmu/cyrus-imapd/uniqueid").unwrap();
+        assert!(answer[0].text.contains(&id), "{answer:?}");
     }
 }
 

@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 on_each_engine![
-    what_was_given_up_is_told_once_more_piece_by_piece,
-    all_that_happened_is_told_once_more_for_some_seconds_and_then_from_there_on,
-    a_subscription_is_removed_piece_by_piece_and_told_nothing_meanwhile,
-    what_is_asked_for_by_hand_comes_to_its_end,
+    what_was_given_up_is_notified_once_more_piece_by_piece,
+    all_that_happened_is_notified_once_more_for_some_seconds_and_then_from_there_on,
+    a_subscription_is_removed_piece_by_piece_and_notified_nothing_meanwhile,
+    what_is_asked_for_manually_comes_to_its_end,
 ];
 
 /// More than two pieces.
 const EVENTS: usize = 4500;
 
-/// They are given up, or to be told, to this subscription.
+/// They are given up, or to be notified, to this subscription.
 fn very_many(scene: &mut Scene, subscription: Uuid, given_up: bool) {
     let lock = lock(scene);
     let mut database = scene.open_database();
@@ -97,7 +97,7 @@ fn is_published(scene: &mut Scene) {
     assert!(matches!(published, Ok(Published::Events { count: 1, .. })), "{published:?}");
 }
 
-fn what_was_given_up_is_told_once_more_piece_by_piece(engine: Engine) {
+fn what_was_given_up_is_notified_once_more_piece_by_piece(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let rest = Rest::start(&mut scene, "");
     let (token, one, path) = of_a_token(&mut scene, &rest);
@@ -116,7 +116,7 @@ fn what_was_given_up_is_told_once_more_piece_by_piece(engine: Engine) {
     rest.end();
 }
 
-fn all_that_happened_is_told_once_more_for_some_seconds_and_then_from_there_on(engine: Engine) {
+fn all_that_happened_is_notified_once_more_for_some_seconds_and_then_from_there_on(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let rest = Rest::start(&mut scene, "");
     let (token, one, path) = of_a_token(&mut scene, &rest);
@@ -149,7 +149,7 @@ fn all_that_happened_is_told_once_more_for_some_seconds_and_then_from_there_on(e
     rest.end();
 }
 
-fn a_subscription_is_removed_piece_by_piece_and_told_nothing_meanwhile(engine: Engine) {
+fn a_subscription_is_removed_piece_by_piece_and_notified_nothing_meanwhile(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let rest = Rest::start(&mut scene, "");
     let (token, one, path) = of_a_token(&mut scene, &rest);
@@ -168,7 +168,7 @@ fn a_subscription_is_removed_piece_by_piece_and_told_nothing_meanwhile(engine: E
     rest.end();
 }
 
-fn what_is_asked_for_by_hand_comes_to_its_end(engine: Engine) {
+fn what_is_asked_for_manually_comes_to_its_end(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let [one, other] = [("all", ""), ("domain", "mail.axial.net")]
         .map(|resource| subscribe(&mut scene, resource, "https://hooks.example.com/in", &[]));
@@ -176,16 +176,16 @@ fn what_is_asked_for_by_hand_comes_to_its_end(engine: Engine) {
     let id = one.to_string();
     let operator = crate::notifications::operator_commands::Operator::new(&mut scene);
     let given_up = "SELECT count(*) FROM notifications WHERE due_at IS NULL";
-    assert_eq!(operator.said(&["notify", "give-up", "--subscription", &id]), json!({ "given_up": EVENTS }));
+    assert_eq!(operator.json(&["notify", "give-up", "--subscription", &id]), json!({ "given_up": EVENTS }));
     assert_eq!(scene.database.count(given_up), EVENTS as i64);
     assert_eq!(
-        operator.said(&["notify", "give-up", "--subscription", &other.to_string(), "--before", "2030-01-01"]),
+        operator.json(&["notify", "give-up", "--subscription", &other.to_string(), "--before", "2030-01-01"]),
         json!({ "given_up": EVENTS })
     );
-    assert_eq!(operator.said(&["notify", "redeliver"]), json!({ "due_again": 2 * EVENTS }));
+    assert_eq!(operator.json(&["notify", "redeliver"]), json!({ "due_again": 2 * EVENTS }));
     assert_eq!(scene.database.count(given_up), 0);
     let all = ["notify", "redeliver", "--all", "--since", "1d", "--subscription", &id];
-    assert_eq!(operator.said(&all), json!({ "due_again": EVENTS }));
+    assert_eq!(operator.json(&all), json!({ "due_again": EVENTS }));
     assert!(operator.run(&["subscription", "delete", &id]).status.success());
     assert_eq!(scene.database.count(PENDING), EVENTS as i64);
 }

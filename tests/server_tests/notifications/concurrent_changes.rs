@@ -40,7 +40,7 @@ fn nobody_waits_for_who_changes_or_takes_another_subscription(engine: Engine) {
     let url = "https://hooks.example.com/in";
     let mut changed = || subscribe(&mut scene, ("address", "other@mail.axial.net"), url, &[]);
     let (first, second) = (changed(), changed());
-    let told = subscribe(&mut scene, ("all", ""), url, &[]);
+    let shown = subscribe(&mut scene, ("all", ""), url, &[]);
     let id = |id: Uuid| if engine.is_postgres() { format!("'{id}'") } else { format!("X'{}'", id.simple()) };
     let now = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
     for one in [first, second] {
@@ -65,7 +65,7 @@ fn nobody_waits_for_who_changes_or_takes_another_subscription(engine: Engine) {
     assert_eq!(taken, [second]);
     assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications"), 1);
-    assert_eq!(database.lease(by, minute, 10, &[], 0).unwrap()[0].subscription, told);
+    assert_eq!(database.lease(by, minute, 10, &[], 0).unwrap()[0].subscription, shown);
     people.execute("ROLLBACK");
 
     // One publishes at a time.
@@ -218,7 +218,7 @@ fn who_waits_for_a_subscriptions_row_is_ended_in_time_and_so_is_what_he_asked(en
     type Asked<'a> = &'a dyn Fn(&mut dyn Database) -> Option<DatabaseFailure>;
     let mut scene = Scene::with(engine, &[]);
     let url = "https://hooks.example.com/in";
-    let told = subscribe(&mut scene, ("all", ""), url, &[]);
+    let shown = subscribe(&mut scene, ("all", ""), url, &[]);
     let (lock, by) = (LockName::new(&scene.run, b"notify/publisher"), Uuid::now_v7());
     happen(&mut scene, 1, "message.delivered");
     let mut database = scene.open_database();
@@ -239,7 +239,7 @@ fn who_waits_for_a_subscriptions_row_is_ended_in_time_and_so_is_what_he_asked(en
     let site = scene.site();
     let asked: [(&str, Asked<'_>); 3] = [
         ("publish", &|database| database.publish(&lock, Wake::Nobody).err().map(|error| error.failure)),
-        ("settle", &|database| database.settle(&[settlement(told, by, &[])]).err().map(|error| error.failure)),
+        ("settle", &|database| database.settle(&[settlement(shown, by, &[])]).err().map(|error| error.failure)),
         ("change", &|database| {
             let longer = "UPDATE subscription_queues SET leased_until = leased_until";
             database.change("leasing for longer", longer, &[]).err().map(|error| error.failure)
@@ -264,7 +264,7 @@ fn who_waits_for_a_subscriptions_row_is_ended_in_time_and_so_is_what_he_asked(en
 
 /// PgBouncer gives each transaction another session: neither leases nor the lock of publishing may be of a session.
 #[test]
-fn through_pgbouncer_in_transaction_mode_each_event_is_told_once() {
+fn through_pgbouncer_in_transaction_mode_each_event_is_notified_once() {
     let (mut scene, receiver) = (Scene::with(Engine::Postgres17, &[]), Receiver::start());
     subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[]);
     subscribe(&mut scene, ("all", ""), &receiver.url("/once"), &[("in_order", "true")]);
@@ -272,7 +272,7 @@ fn through_pgbouncer_in_transaction_mode_each_event_is_told_once() {
     scene.configure(|settings| settings.database = (pooler, 5432));
     let notifiers = [Notifier::start(&mut scene), Notifier::start(&mut scene)];
     let all: BTreeSet<String> = (0..5).flat_map(|_| happen(&mut scene, 20, "message.delivered")).collect();
-    wait_until("all are told", || {
+    wait_until("all are notified", || {
         scene.database.count("SELECT count(*) FROM events") == 100 && scene.database.count(PENDING) == 0
     });
     notifiers.into_iter().for_each(Notifier::end);
@@ -302,7 +302,7 @@ mod while_one_notifier_takes_what_is_due {
         let mut scene = Scene::with(engine, &[]);
         let url = "https://hooks.example.com/in";
         // By its id it is between two that are due; it is due behind both.
-        let [first, told, second] = [("domain", "axial.net"), ("all", ""), ("domain", "axial.net")]
+        let [first, busy, second] = [("domain", "axial.net"), ("all", ""), ("domain", "axial.net")]
             .map(|resource| subscribe(&mut scene, resource, url, &[]));
         for one in [first, second] {
             scene.database.execute(&format!(
@@ -330,7 +330,7 @@ mod while_one_notifier_takes_what_is_due {
 
         let lock = LockName::new(&scene.run, b"notify/publisher");
         assert!(matches!(open(&scene).publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
-        let due = format!("SELECT count(*) FROM subscription_queues WHERE subscription = X'{}'", told.simple());
+        let due = format!("SELECT count(*) FROM subscription_queues WHERE subscription = X'{}'", busy.simple());
         assert_eq!(scene.database.count(&due), 1);
         assert_eq!(scene.database.count(&waits), 1, "it has not gone on meanwhile");
         drop(gate);

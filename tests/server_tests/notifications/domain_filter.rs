@@ -1,5 +1,5 @@
 //! The domain of an address is what stands behind its last `@`, since a local part may hold one (RFC 5321, section 4.1.2): who has
-//! subscribed to another domain is told nothing of it, on each engine.
+//! subscribed to another domain is notified nothing of it, on each engine.
 
 use crate::notifications::event_delivery::{Notifier, happen, subscribe};
 use crate::support::database::Engine;
@@ -29,6 +29,6 @@ fn a_domain_is_what_stands_behind_the_last_at_sign(engine: Engine) {
             && scene.database.count("SELECT count(*) FROM events") == 3
     });
     notifier.end();
-    let told = "SELECT s.resource_id FROM notifications n JOIN subscriptions s ON s.id = n.subscription ORDER BY s.id";
-    assert_eq!(scene.database.texts(told), ["mail.axial.net"; 3]);
+    let shown = "SELECT s.resource_id FROM notifications n JOIN subscriptions s ON s.id = n.subscription ORDER BY s.id";
+    assert_eq!(scene.database.texts(shown), ["mail.axial.net"; 3]);
 }

@@ -18,18 +18,21 @@ use std::time::Duration;
 use uuid::Uuid;
 
 on_two_engines![
-    a_delivery_is_told_once,
+    a_delivery_is_notified_once,
     each_event_reaches_who_wants_it_once_and_signed,
     a_killed_notifier_loses_nothing_and_repeats_only_what_was_under_way,
     what_is_answered_is_written_down_while_others_are_under_way_and_comes_no_second_time,
     a_dead_and_a_slow_receiver_hold_up_nobody_and_order_is_kept,
     a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled,
     a_callback_that_is_set_while_the_old_one_is_asked_is_asked_itself,
-    what_was_given_up_is_told_once_more_when_somebody_says_so,
-    who_subscribes_by_hand_is_told_until_it_is_over,
+    what_was_given_up_is_notified_once_more_when_somebody_says_so,
+    who_subscribes_manually_is_notified_until_it_is_over,
 ];
 
-on_each_other_version![a_delivery_is_told_once, a_killed_notifier_loses_nothing_and_repeats_only_what_was_under_way,];
+on_each_other_version![
+    a_delivery_is_notified_once,
+    a_killed_notifier_loses_nothing_and_repeats_only_what_was_under_way,
+];
 
 /// A notifier with the rights of `grants-notify.sql`. Dropped, it is killed.
 pub struct Notifier(Child);
@@ -205,7 +208,7 @@ pub fn happening(engine: Engine, count: usize, event_type: &str) -> (Vec<String>
     (events.iter().map(|event| format!("evt_{}", event.simple())).collect(), written)
 }
 
-/// What a notifier writes down of a receiver that takes what it is told, and goes on serving it for a minute.
+/// What a notifier writes down of a receiver that takes what it is notified, and goes on serving it for a minute.
 pub fn settlement(subscription: Uuid, by: Uuid, attempts: &[WebhookAttempt]) -> Settlement<'_> {
     Settlement {
         subscription,
@@ -245,7 +248,7 @@ pub fn verify(request: &Request, subscription: Uuid, generation: u32) -> Result<
 }
 
 /// Through the program, from its beginning to its end; the second try finds the message there already, which changes nothing.
-fn a_delivery_is_told_once(engine: Engine) {
+fn a_delivery_is_notified_once(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &["doug"]), Receiver::start());
     let id =
         subscribe(&mut scene, ("address", "doug@mail.axial.net"), &receiver.url("/quick"), &[("detail", "'full'")]);
@@ -253,7 +256,7 @@ fn a_delivery_is_told_once(engine: Engine) {
     for _ in 0..2 {
         scene.deliver("doug", scene.message("a")).delivered();
     }
-    wait_until("it is told", || {
+    wait_until("it is notified", || {
         scene.database.count("SELECT count(*) FROM events") == 1 && scene.database.count(PENDING) == 0
     });
     notifier.end();
@@ -297,7 +300,7 @@ fn each_event_reaches_who_wants_it_once_and_signed(engine: Engine) {
     // It reaches nobody who does not name it.
     let deferred = happen(&mut scene, 2, "message.deferred");
     // Those of who is paused wait.
-    wait_until("all are told", || {
+    wait_until("all are notified", || {
         scene.database.count("SELECT count(*) FROM events") == 7 && scene.database.count(PENDING) == 5
     });
     for path in ["/quick/all", "/quick/domain", "/quick/address", "/quick/mailbox", "/quick/message"] {
@@ -329,7 +332,7 @@ fn each_event_reaches_who_wants_it_once_and_signed(engine: Engine) {
     }
     // Who is active again is told what has waited.
     scene.database.execute("UPDATE subscriptions SET state = 'active' WHERE state = 'paused'");
-    wait_until("what has waited is told", || scene.database.count(PENDING) == 0);
+    wait_until("what has waited is notified", || scene.database.count(PENDING) == 0);
     assert_eq!(ids(&receiver.taken("/quick/paused")), sorted(&both));
     notifier.end();
 }
@@ -350,7 +353,7 @@ fn a_killed_notifier_loses_nothing_and_repeats_only_what_was_under_way(engine: E
     scene.database.execute(&format!("UPDATE subscription_queues SET leased_until = {hour_ago}"));
     // Two of them share the work.
     let notifiers = [Notifier::start(&mut scene), Notifier::start(&mut scene)];
-    wait_until("all are told", || scene.database.count(PENDING) == 0);
+    wait_until("all are notified", || scene.database.count(PENDING) == 0);
     let came = receiver.came("/slow");
     assert_eq!(ids(&came), sorted(&ids_of_all));
     assert_eq!(came.len(), 208, "what was under way, and nothing else, comes twice");
@@ -378,7 +381,7 @@ fn what_is_answered_is_written_down_while_others_are_under_way_and_comes_no_seco
         if engine.is_postgres() { "now() - interval '1 hour'" } else { "UTC_TIMESTAMP(6) - INTERVAL 1 HOUR" };
     scene.database.execute(&format!("UPDATE subscription_queues SET leased_until = {hour_ago}"));
     let notifier = Notifier::start(&mut scene);
-    wait_until("all are told", || scene.database.count(PENDING) == 0);
+    wait_until("all are notified", || scene.database.count(PENDING) == 0);
     notifier.end();
     let came = receiver.came("/some");
     assert_eq!((ids(&came), came.len()), (sorted(&all), 15));
@@ -453,17 +456,17 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     subscribe(&mut scene, ("all", ""), "http://10.1.2.3/in", &[]);
     let all = happen(&mut scene, 2, "message.delivered");
     let notifier = Notifier::start(&mut scene);
-    wait_until("who answers its question is told", || receiver.taken("/quick").len() == 3);
+    wait_until("who answers its question is notified", || receiver.taken("/quick").len() == 3);
     let came = receiver.came("/quick");
     assert_eq!(came[0].json()["type"], "subscription.verify");
     came.iter().for_each(|request| verify(request, asked, 1).unwrap());
     assert_eq!(ids(&came[1..]), sorted(&all));
-    wait_until("who wants no more is told no more", || {
+    wait_until("who wants no more is notified no more", || {
         scene.database.texts("SELECT state_reason FROM subscriptions WHERE state = 'disabled'")
             == ["the receiver answered 410: it wants no more"]
     });
     wait_until("the other one was asked", || !receiver.came("/mute").is_empty());
-    // Nobody is told who has not asked for it, nor who may not be called.
+    // Nobody learns who has not asked for it, nor who may not be called.
     assert!(receiver.came("/mute").iter().all(|request| request.json()["type"] == "subscription.verify"));
     assert!(receiver.came("/gone").len() <= 2);
     wait_until("a callback in another network is not called", || {
@@ -478,12 +481,12 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     notifier.end();
     assert_eq!(scene.database.count("SELECT count(*) FROM subscriptions WHERE state = 'unverified'"), 1);
 
-    // Who looks sees what was amiss with the answer to the question.
+    // Who looks sees what was wrong with the answer to the question.
     for command in [&["subscription", "show", &mute][..], &["notify", "status"]] {
-        let told = String::from_utf8(scene.subcommand(command).stdout).unwrap();
-        assert!(told.contains("the answer lacks the challenge"), "{told}");
+        let printed = String::from_utf8(scene.subcommand(command).stdout).unwrap();
+        assert!(printed.contains("the answer lacks the challenge"), "{printed}");
     }
-    // What is to be told again waits until it has answered, and it is asked no sooner.
+    // What is to be notified again waits until it has answered, and it is asked no sooner.
     let now = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
     let given_up = format!("UPDATE notifications SET due_at = NULL, failed_at = {now} WHERE subscription = {of_it}");
     scene.database.execute(&given_up);
@@ -498,7 +501,7 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     let rests =
         format!("SELECT count(*) FROM subscription_queues WHERE subscription = {of_it} AND paused_until > {now}");
     assert_eq!(scene.database.count(&rests), 1);
-    // Disabled for its silence, it is asked again where somebody resumes it: nobody is told who never wanted to be.
+    // Disabled for its silence, it is asked again where somebody resumes it: nobody learns who never wanted to be.
     let yesterday =
         if engine.is_postgres() { "now() - interval '25 hours'" } else { "UTC_TIMESTAMP(6) - INTERVAL 25 HOUR" };
     scene.database.execute(&format!("UPDATE subscriptions SET updated_at = {yesterday} WHERE id = {of_it}"));
@@ -520,27 +523,27 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     // And where the database cannot tell, that is said.
     scene.database.execute("DROP TABLE subscription_queues");
     for command in [&["subscription", "show", &mute][..], &["notify", "status"]] {
-        let said = scene.subcommand(command);
-        assert_eq!((said.status.code(), said.stdout.len()), (Some(69), 0), "{said:?}");
-        assert!(String::from_utf8_lossy(&said.stderr).contains("migrate"), "{said:?}");
+        let output = scene.subcommand(command);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(69), 0), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("migrate"), "{output:?}");
     }
 }
 
-fn what_was_given_up_is_told_once_more_when_somebody_says_so(engine: Engine) {
+fn what_was_given_up_is_notified_once_more_when_somebody_says_so(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let id = subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[]);
     subscribe(&mut scene, ("all", ""), &receiver.url("/other"), &[("state", "'paused'")]);
     happen(&mut scene, 2, "message.delivered");
     let status = |scene: &Scene| -> Value {
-        let said = scene.subcommand(&["notify", "status", "--json"]);
-        assert!(said.status.success(), "{said:?}");
-        serde_json::from_slice(&said.stdout).unwrap()
+        let printed_text = scene.subcommand(&["notify", "status", "--json"]);
+        assert!(printed_text.status.success(), "{printed_text:?}");
+        serde_json::from_slice(&printed_text.stdout).unwrap()
     };
     let before = status(&scene);
     assert_eq!((&before["unpublished"], &before["subscriptions"][0]["pending"]), (&2.into(), &0.into()));
     assert!(before["oldest_unpublished_s"].is_number());
     let notifier = Notifier::start(&mut scene);
-    wait_until("they are told", || scene.database.count(PENDING) == 2 && receiver.taken("/quick").len() == 2);
+    wait_until("they are notified", || scene.database.count(PENDING) == 2 && receiver.taken("/quick").len() == 2);
     notifier.end();
     // It had failed to the end.
     let now = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
@@ -549,10 +552,11 @@ fn what_was_given_up_is_told_once_more_when_somebody_says_so(engine: Engine) {
         "UPDATE notifications SET subscription = {of_it}, due_at = NULL, tries = 4, failed_at = {now}"
     ));
     assert_eq!(status(&scene)["subscriptions"][0]["given_up"], 2);
-    let told = scene.subcommand(&["notify", "redeliver", "--since", "1h", "--subscription", &id.to_string(), "--json"]);
-    assert_eq!(String::from_utf8_lossy(&told.stdout), "{\"due_again\":2}\n", "{told:?}");
+    let output_text =
+        scene.subcommand(&["notify", "redeliver", "--since", "1h", "--subscription", &id.to_string(), "--json"]);
+    assert_eq!(String::from_utf8_lossy(&output_text.stdout), "{\"due_again\":2}\n", "{output_text:?}");
     let notifier = Notifier::start(&mut scene);
-    wait_until("they are told once more", || scene.database.count(PENDING) == 0);
+    wait_until("they are notified once more", || scene.database.count(PENDING) == 0);
     assert_eq!(receiver.taken("/quick").len(), 4);
     notifier.end();
     // What was told is forgotten when its time is over.
@@ -562,9 +566,10 @@ fn what_was_given_up_is_told_once_more_when_somebody_says_so(engine: Engine) {
     scene.database.execute(&format!("UPDATE events SET created_at = {long_ago} WHERE position = {oldest}"));
     let attempts = scene.database.count("SELECT count(*) FROM notification_attempts");
     for (more, key, left) in [(&["--dry-run"][..], "would_remove", 2), (&[], "removed", 1)] {
-        let said = scene.subcommand(&[&["prune", "--events-older-than", "30d", "--json"], more].concat());
-        let told: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
-        assert_eq!((&told[0]["what"], &told[0][key]), (&"events".into(), &1.into()), "{told}");
+        let printed = scene.subcommand(&[&["prune", "--events-older-than", "30d", "--json"], more].concat());
+        let output: Value =
+            serde_json::from_slice(&printed.stdout).unwrap_or_else(|error| panic!("{error}: {printed:?}"));
+        assert_eq!((&output[0]["what"], &output[0][key]), (&"events".into(), &1.into()), "{output}");
         assert_eq!(scene.database.count("SELECT count(*) FROM events"), left);
     }
     assert!(scene.database.count("SELECT count(*) FROM notification_attempts") < attempts);
@@ -574,7 +579,7 @@ fn what_was_given_up_is_told_once_more_when_somebody_says_so(engine: Engine) {
 }
 
 /// From `subscription create` to `subscription delete`.
-fn who_subscribes_by_hand_is_told_until_it_is_over(engine: Engine) {
+fn who_subscribes_manually_is_notified_until_it_is_over(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &["doug"]), Receiver::start());
     let notifier = Notifier::start(&mut scene);
     let config = scene.path("notifier.toml");
@@ -585,7 +590,7 @@ fn who_subscribes_by_hand_is_told_until_it_is_over(engine: Engine) {
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let told = |count: usize| {
-        wait_until("it is told", || receiver.taken("/quick").len() == count);
+        wait_until("it is notified", || receiver.taken("/quick").len() == count);
         receiver.taken("/quick").pop().unwrap()
     };
     let url = receiver.url("/quick");
@@ -667,9 +672,9 @@ fn what_the_page_says_of_verifying_holds() {
         let call = "import json, sys\nprint(verify(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3].encode()))";
         let headers = serde_json::to_string(&request.headers).unwrap();
         let script = format!("{}\n{call}", block("python", "def verify"));
-        let said = Command::new("python3").args(["-c", &script, secret, &headers, body]).output().unwrap();
-        assert!(said.status.success(), "{said:?}");
-        String::from_utf8(said.stdout).unwrap()
+        let output_text = Command::new("python3").args(["-c", &script, secret, &headers, body]).output().unwrap();
+        assert!(output_text.status.success(), "{output_text:?}");
+        String::from_utf8(output_text.stdout).unwrap()
     };
     // Each test here verifies by it.
     assert_eq!(block("rust", "verify").trim(), include_str!("../../support/servers/signature_verifier.rs").trim());
@@ -684,8 +689,8 @@ fn what_the_page_says_of_verifying_holds() {
         .current_dir(scene.path(""))
         .env("SECRET", &secret)
         .env("ID", request.id());
-    let said = shell.env("TIMESTAMP", &request.headers["webhook-timestamp"]).output().unwrap();
-    let by_hand = format!("v1,{}", String::from_utf8(said.stdout).unwrap().trim());
+    let printed = shell.env("TIMESTAMP", &request.headers["webhook-timestamp"]).output().unwrap();
+    let by_hand = format!("v1,{}", String::from_utf8(printed.stdout).unwrap().trim());
     assert_eq!(request.headers["webhook-signature"].split(' ').next(), Some(by_hand.as_str()));
 }
 
@@ -722,8 +727,8 @@ for library in (standardwebhooks.webhooks, svix.webhooks):
     let request = receiver.came("/quick").remove(0);
     let headers = serde_json::to_string(&request.headers).unwrap();
     let secrets = [1, 2, 3].map(|generation| MasterKey::new(&KEY).secret(id, generation).expose());
-    let said = Command::new(python).args(["-c", VERIFY, &headers, &request.body]).args(&secrets).output().unwrap();
-    assert!(said.status.success(), "{said:?}");
+    let printed = Command::new(python).args(["-c", VERIFY, &headers, &request.body]).args(&secrets).output().unwrap();
+    assert!(printed.status.success(), "{printed:?}");
     let (good, bad) = ("True False False False\n", "False False False False\n");
-    assert_eq!(String::from_utf8(said.stdout).unwrap(), [good, good, bad].concat().repeat(2));
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), [good, good, bad].concat().repeat(2));
 }

@@ -14,7 +14,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 /// Each body by the schema of its type; the types that came are printed. Thoroughly: each example of the document as well, and whatever
-/// is nearly one of them is told apart: of another type, without a part of it, or with one that only others have.
+/// is nearly one of them is distinguished: of another type, without a part of it, or with one that only others have.
 const VALIDATE: &str = "
 import json, sys, jsonschema
 document = json.load(open(sys.argv[1]))
@@ -110,9 +110,9 @@ pub fn hold_to_the_document(bodies: &BTreeSet<String>, thoroughly: &[&str]) -> O
     command.args(["-c", VALIDATE, DOCUMENT]).args(thoroughly);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(json!(bodies).to_string().as_bytes()).unwrap();
-    let said = child.wait_with_output().unwrap();
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-    Some(String::from_utf8(said.stdout).unwrap())
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).unwrap())
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn all_that_is_sent_is_as_the_document_says() {
         happen(&mut scene, 1, name);
     }
     // Of each the event but for `message.deferred`, which has to be named, and beside that: the delivery, the test, the question.
-    wait_until("all is told", || {
+    wait_until("all is notified", || {
         receiver.taken("/quick/thin").len() == of_copies.len() + 2
             && receiver.taken("/quick/full").len() == of_copies.len()
             && receiver.taken("/quick/deferred").len() == 1
@@ -146,7 +146,7 @@ fn all_that_is_sent_is_as_the_document_says() {
     let bodies = ["/quick/thin", "/quick/full", "/quick/deferred"].map(|path| receiver.came(path)).concat();
     assert!(bodies.iter().any(|request| request.json()["data"]["message"]["subject"] == "a"));
     let bodies = bodies.into_iter().map(|request| request.body).collect();
-    let Some(said) = hold_to_the_document(&bodies, &["thoroughly"]) else { return };
+    let Some(output) = hold_to_the_document(&bodies, &["thoroughly"]) else { return };
     let all: BTreeSet<&str> = types.into_iter().chain(["subscription.verify"]).collect();
-    assert_eq!(said.split_whitespace().collect::<BTreeSet<_>>(), all);
+    assert_eq!(output.split_whitespace().collect::<BTreeSet<_>>(), all);
 }

@@ -1,5 +1,5 @@
 //! One receiver's trouble is its own: those that do not answer hold up nobody, one that fails rests, is asked once at a time, and has
-//! everything when it answers again; one that took nothing for too long is told no more, until somebody says so.
+//! everything when it answers again; one that took nothing for too long is notified no more, until somebody says so.
 
 use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::{Notifier, PENDING, RETRY, happen, subscribe};
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 on_two_engines!(
     a_hundred_receivers_that_do_not_answer_hold_up_nobody,
-    a_receiver_that_rests_is_asked_once_and_told_everything_when_it_answers,
-    a_receiver_that_takes_nothing_is_disabled_and_told_everything_once_it_is_resumed,
+    a_receiver_that_rests_is_asked_once_and_notified_everything_when_it_answers,
+    a_receiver_that_takes_nothing_is_disabled_and_notified_everything_once_it_is_resumed,
 );
 
 fn a_hundred_receivers_that_do_not_answer_hold_up_nobody(engine: Engine) {
@@ -75,7 +75,7 @@ fn an_hour_passes(scene: &mut Scene) {
     scene.database.execute(&format!("UPDATE subscription_queues SET due_at = {ago}, paused_until = {ago}"));
 }
 
-fn a_receiver_that_rests_is_asked_once_and_told_everything_when_it_answers(engine: Engine) {
+fn a_receiver_that_rests_is_asked_once_and_notified_everything_when_it_answers(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     subscribe(&mut scene, ("all", ""), &receiver.url("/broken"), &[]);
     let all: BTreeSet<String> = happen(&mut scene, 30, "message.delivered").into_iter().collect();
@@ -104,7 +104,7 @@ fn a_receiver_that_rests_is_asked_once_and_told_everything_when_it_answers(engin
     );
 }
 
-fn a_receiver_that_takes_nothing_is_disabled_and_told_everything_once_it_is_resumed(engine: Engine) {
+fn a_receiver_that_takes_nothing_is_disabled_and_notified_everything_once_it_is_resumed(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let id = subscribe(&mut scene, ("all", ""), &receiver.url("/broken"), &[]);
     let mut all: BTreeSet<String> = happen(&mut scene, 3, "message.delivered").into_iter().collect();

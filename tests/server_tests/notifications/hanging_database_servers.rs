@@ -1,4 +1,4 @@
-//! A database server that stands still and keeps its connections (SIGSTOP, a disk that hangs) answers nothing for ever, in the midst of a
+//! A database server that hangs and keeps its connections (SIGSTOP, a disk that hangs) answers nothing for ever, in the midst of a
 //! notifier's round or of what the API asks. The session is given up, and another one goes on.
 
 use crate::fixtures::rest_client::Rest;
@@ -36,18 +36,18 @@ fn a_notifier_goes_on_by_another_session_and_tells_each_event_once(engine: Engin
     scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));
     subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[]);
     let notifier = Notifier::start(&mut scene);
-    let mut told = |count: usize| {
+    let mut wait_for_received = |count: usize| {
         happen(&mut scene, 1, "message.delivered");
-        wait_until("it is told, and that is written down", || {
+        wait_until("it is notified, and that is written down", || {
             receiver.taken("/quick").len() == count && scene.database.count(PENDING) == 0
         });
         assert_eq!(receiver.came("/quick").len(), count, "it comes once");
     };
-    told(1);
+    wait_for_received(1);
     // It reads what is due; it writes down what was answered.
     for (count, words) in [(2, "FROM notifications n JOIN events e"), (3, "INTO notification_attempts")] {
         *hangs.lock().unwrap() = Some(words);
-        told(count);
+        wait_for_received(count);
         assert!(hangs.lock().unwrap().is_none(), "a session hung: {words}");
     }
     notifier.end();

@@ -1,5 +1,5 @@
 //! Receivers by HTTPS that nobody here wrote: Python's own server, behind certificates of every kind. Only who proves to be the host of
-//! the callback is told anything.
+//! the callback is notified anything.
 
 use crate::notifications::event_delivery::{KEY, Notifier, happen, subscribe};
 use crate::notifications::event_schema::hold_to_the_document;
@@ -37,7 +37,7 @@ server.serve_forever()
 ";
 
 /// Speaks HTTP/2 (RFC 9113) and nothing else, whatever the client offers: SETTINGS, and after the first bytes that came, which are no
-/// preface, GOAWAY with PROTOCOL_ERROR. It prints nothing, for it is told nothing that it understands.
+/// preface, GOAWAY with PROTOCOL_ERROR. It prints nothing, for it is notified nothing that it understands.
 const SERVER_OF_HTTP2: &str = "
 import os, socket, ssl, sys, threading
 tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -128,13 +128,13 @@ impl Authority {
     }
 
     fn openssl(&self, arguments: &str) {
-        let said = Command::new("openssl").args(arguments.split(' ')).current_dir(&self.0).output().unwrap();
-        assert!(said.status.success(), "{arguments}: {said:?}");
+        let printed = Command::new("openssl").args(arguments.split(' ')).current_dir(&self.0).output().unwrap();
+        assert!(printed.status.success(), "{arguments}: {printed:?}");
     }
 }
 
 #[test]
-fn only_who_proves_to_be_the_host_is_told() {
+fn only_who_proves_to_be_the_host_is_notified() {
     let mut scene = Scene::with(Engine::Postgres17, &[]);
     let trusted = Authority::new(Path::new(&scene.path("trusted")));
     let stranger = Authority::new(Path::new(&scene.path("stranger")));
@@ -175,7 +175,7 @@ fn only_who_proves_to_be_the_host_is_told() {
 }
 
 #[test]
-fn who_speaks_only_http2_is_told_nothing_and_what_is_for_it_waits() {
+fn who_speaks_only_http2_is_notified_nothing_and_what_is_for_it_waits() {
     let mut scene = Scene::with(Engine::Postgres17, &[]);
     let trusted = Authority::new(Path::new(&scene.path("trusted")));
     let proof = trusted.sign("good", "IP:127.0.0.1", "2");

@@ -1,5 +1,5 @@
 //! Three notifiers on one database, killed, stopped and cut off from it at random moments, while deliveries write events. Afterwards
-//! every receiver was told of every event. Twice it was told only of what a struck notifier had under way, or had not written down.
+//! every receiver was notified of every event. Twice it was notified only of what a struck notifier had under way, or had not written down.
 //!
 //! What it had not written down is little: an answer that was taken in before another one of that receiver, which is written down, is
 //! written down, too. And there is an end to it however slow the database is, since more than so many are written down before more is sent.
@@ -48,7 +48,7 @@ fn notifiers_are_killed_stopped_and_cut_off_at_random_moments(engine: Engine) {
         }
         run.finish_deliveries();
     }
-    wait_until("all are told", || {
+    wait_until("all are notified", || {
         run.scene.database.count("SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM notifications)") == 0
     });
     run.notifiers.drain(..).for_each(|notifier| notifier.process.end());
@@ -226,7 +226,7 @@ impl Run {
         self.were_cut_off = false;
     }
 
-    /// All of them, from the database. Nobody is told anything twice for that.
+    /// All of them, from the database. Nobody is notified anything twice for that.
     fn cut_off(&mut self) {
         let role = format!("{}_n", self.scene.run);
         let mut administrator = self.scene.session();
@@ -256,7 +256,7 @@ impl Run {
     }
 
     /// A subscription and an event in hexadecimal digits, with a blank between.
-    fn told_in(&self, subscription: &str, event: &str) -> String {
+    fn received_in(&self, subscription: &str, event: &str) -> String {
         let digits = |column: &str| {
             if self.is_postgres() {
                 format!("replace({column}::text, '-', '')")
@@ -285,13 +285,13 @@ impl Run {
         let pending = self.scene.database.texts(&format!(
             "SELECT concat({}, ' ', n.tries) FROM notifications n JOIN events e ON e.position = n.event \
              JOIN subscription_queues q ON q.subscription = n.subscription WHERE q.{of}",
-            self.told_in("n.subscription", "e.event")
+            self.received_in("n.subscription", "e.event")
         ));
         let pending: BTreeMap<Told, bool> = pending
             .iter()
             .map(|line| {
-                let (told, tries) = self.read(line);
-                (told, tries != "0")
+                let (notified, tries) = self.read(line);
+                (notified, tries != "0")
             })
             .collect();
         let came = self.receivers.look(<[Came]>::to_vec);
@@ -300,13 +300,13 @@ impl Run {
         // What an earlier one has left, and this one had not come to, is that one's.
         let left: Vec<(Told, usize)> = last
             .into_iter()
-            .filter(|(told, place)| pending.contains_key(told) && !self.may_come_again.contains(place))
+            .filter(|(notified, place)| pending.contains_key(notified) && !self.may_come_again.contains(place))
             .collect();
         for (receiver, id) in (0..).zip(&self.subscriptions) {
             // What has failed is written down, and comes again.
             let left: Vec<&Came> = left
                 .iter()
-                .filter(|(told, _)| told.0 == receiver && !pending[told])
+                .filter(|(notified, _)| notified.0 == receiver && !pending[notified])
                 .map(|(_, place)| &came[*place])
                 .collect();
             let of_it = came.iter().filter(|one| one.receiver == receiver);
@@ -344,14 +344,14 @@ impl Run {
         let failed = format!(
             "SELECT concat({}, ' ', count(*)) FROM notification_attempts a JOIN events e ON e.position = a.event \
              WHERE a.status IS NULL OR a.status > 299 GROUP BY a.subscription, e.event",
-            self.told_in("a.subscription", "e.event")
+            self.received_in("a.subscription", "e.event")
         );
         let failed = self.scene.database.texts(&failed);
         failed
             .iter()
             .map(|line| {
-                let (told, times) = self.read(line);
-                (told, times.parse().unwrap())
+                let (notified, times) = self.read(line);
+                (notified, times.parse().unwrap())
             })
             .collect()
     }
@@ -373,13 +373,14 @@ impl Run {
         let mut times: BTreeMap<Told, usize> = BTreeMap::new();
         came.iter().for_each(|one| *times.entry((one.receiver, one.event)).or_default() += 1);
         let all = (0..ANSWERS.len() as u32).flat_map(|receiver| events.iter().map(move |event| (receiver, *event)));
-        let lost: Vec<Told> = all.filter(|told| !times.contains_key(told)).collect();
+        let lost: Vec<Told> = all.filter(|notified| !times.contains_key(notified)).collect();
         let mut again = self.failed();
         for place in &self.may_come_again {
             *again.entry((came[*place].receiver, came[*place].event)).or_default() += 1;
         }
-        let more =
-            |(told, times): (&Told, &usize)| (times - 1).saturating_sub(again.get(told).copied().unwrap_or_default());
+        let more = |(notified, times): (&Told, &usize)| {
+            (times - 1).saturating_sub(again.get(notified).copied().unwrap_or_default())
+        };
         let (twice, unexplained): (usize, usize) =
             (times.values().map(|times| times - 1).sum(), times.iter().map(more).sum());
         let logs = (0..self.started).map(|number| self.scene.path(&format!("notifier-{number}.log")));

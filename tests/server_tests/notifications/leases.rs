@@ -1,4 +1,4 @@
-//! Which notifier serves a subscription, of what it is told, and what becomes of one that a notifier has left behind.
+//! Which notifier serves a subscription, of what it is notified, and what becomes of one that a notifier has left behind.
 
 use crate::fixtures::rest_client::Rest;
 use crate::fixtures::webhook_receiver::Receiver;
@@ -20,11 +20,11 @@ use uuid::Uuid;
 
 on_each_engine![
     who_leases_for_longer_hears_what_another_one_has_by_now,
-    a_new_subscription_is_told_nothing_from_before_it_was_made,
+    a_new_subscription_is_notified_nothing_from_before_it_was_made,
     of_what_a_notifier_has_left_behind_half_as_many_are_leased_and_at_last_one_alone,
     who_settles_after_it_was_resumed_does_not_undo_that,
     a_change_that_cannot_be_made_whole_is_not_made_at_all,
-    sixty_receivers_of_messages_with_long_headers_are_told_within_the_memory_that_there_is,
+    sixty_receivers_of_messages_with_long_headers_are_notified_within_the_memory_that_there_is,
 ];
 
 fn who_leases_for_longer_hears_what_another_one_has_by_now(engine: Engine) {
@@ -65,7 +65,7 @@ fn lock(scene: &Scene) -> LockName {
 }
 
 /// However long nobody has published.
-fn a_new_subscription_is_told_nothing_from_before_it_was_made(engine: Engine) {
+fn a_new_subscription_is_notified_nothing_from_before_it_was_made(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let make = |scene: &mut Scene| {
         let id = subscribe(scene, ("all", ""), "http://127.0.0.1:9/", &[]);
@@ -133,8 +133,8 @@ fn who_settles_after_it_was_resumed_does_not_undo_that(engine: Engine) {
     assert!(matches!(database.publish(&lock(&scene), Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
     assert_eq!(database.lease(by, Duration::from_hours(1), 10, &[], 0).unwrap().len(), 1);
     for word in ["pause", "resume"] {
-        let said = scene.subcommand(&["subscription", word, &one.to_string()]);
-        assert_eq!(said.status.code(), Some(0), "{said:?}");
+        let output = scene.subcommand(&["subscription", word, &one.to_string()]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
     }
     let settled = Settlement {
         lease: None,
@@ -204,7 +204,7 @@ fn what_is_published_leased_and_settled_counts_once_a_standby_has_it() {
 }
 
 /// As much as a message may keep of its header, and as much memory as `service.worker_memory` gives a notifier.
-fn sixty_receivers_of_messages_with_long_headers_are_told_within_the_memory_that_there_is(engine: Engine) {
+fn sixty_receivers_of_messages_with_long_headers_are_notified_within_the_memory_that_there_is(engine: Engine) {
     const SUBSCRIPTIONS: usize = 60;
     const EVENTS: usize = 110;
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
@@ -226,7 +226,7 @@ fn sixty_receivers_of_messages_with_long_headers_are_told_within_the_memory_that
     let published = scene.open_database().publish(&lock(&scene), Wake::Nobody).unwrap();
     assert!(matches!(published, Published::Events { count: EVENTS, .. }));
     let notifier = Notifier::start_within(&Notifier::configuration(&mut scene, RETRY, ""), 1_000_000_000);
-    wait_until("all are told", || scene.database.count(PENDING) == 0);
+    wait_until("all are notified", || scene.database.count(PENDING) == 0);
     notifier.end();
     let taken = receiver.taken("/quick");
     assert_eq!(taken.len(), SUBSCRIPTIONS * EVENTS);

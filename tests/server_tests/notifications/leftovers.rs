@@ -45,9 +45,9 @@ fn notifications_of_events_or_of_a_subscription_that_are_gone_go_when_old_events
     scene.database.create_operator(&operator, "secret");
     scene.configure(|settings| (settings.role, settings.database_password) = (operator, "secret".into()));
     let pruned = scene.subcommand(&["prune", "--events-older-than", "30d", "--json"]);
-    let told: serde_json::Value = serde_json::from_slice(&pruned.stdout).unwrap_or_else(|_| panic!("{pruned:?}"));
-    assert_eq!(told[0]["removed"], 1, "{told}");
-    // The younger event is still there, and what is to be told of it.
+    let output: serde_json::Value = serde_json::from_slice(&pruned.stdout).unwrap_or_else(|_| panic!("{pruned:?}"));
+    assert_eq!(output[0]["removed"], 1, "{output}");
+    // The younger event is still there, and what is to be notified of it.
     for subscription in [&gone, &kept] {
         let left = format!("SELECT count(*) FROM notifications WHERE subscription = {subscription}");
         assert_eq!(scene.database.count(&left), 1, "{subscription}");
@@ -65,8 +65,8 @@ fn of_two_that_revoke_the_tokens_of_a_name_the_second_sees_the_first(engine: Eng
     let people = scene.other_configuration("people.toml", |settings| settings.role.clone_from(&operator));
     let made = |scene: &Scene| -> Uuid {
         let words = ["token", "create", "--name", "agency", "--scope", "subscriptions:write", "--json"];
-        let said = scene.subcommand(&words);
-        let token: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"));
+        let output = scene.subcommand(&words);
+        let token: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
         token["id"].as_str().unwrap().parse().unwrap()
     };
     let (first, second) = (made(&scene), made(&scene));

@@ -41,10 +41,10 @@ fn what_is_kept_is_handed_out_to_who_may_and_written_down(engine: Engine) {
     let narrow = rest.token(&["--name", "crm", "--scope", "messages:read"]);
     let get = |token: &str, path: &str| rest.ask(token, &format!("GET {path}"), None);
     // The role of the page alone may not read it: that is said to who may ask.
-    let told = get(&own, &kept).problem(404, "no-source");
+    let problem_text = get(&own, &kept).problem(404, "no-source");
     assert!(
-        told["detail"].as_str().unwrap().contains("may not read the sources that record.keep_source keeps"),
-        "{told}"
+        problem_text["detail"].as_str().unwrap().contains("may not read the sources that record.keep_source keeps"),
+        "{problem_text}"
     );
     scene.database.let_hand_out_sources(&role(&scene));
 
@@ -55,10 +55,10 @@ fn what_is_kept_is_handed_out_to_who_may_and_written_down(engine: Engine) {
         assert!(answer.headers["content-disposition"].starts_with("attachment"));
         assert_eq!(answer.headers["cache-control"], "no-store");
     }
-    let told = get(&own, &unkept).problem(404, "no-source");
+    let refusal = get(&own, &unkept).problem(404, "no-source");
     let why =
         "its source is not kept (record.keep_source), and mailboxes may not be opened here (web.allow_mailbox_access)";
-    assert_eq!(told["detail"], why);
+    assert_eq!(refusal["detail"], why);
     // Another one's is not there, and what was not shown to him for that is nobody's business.
     for (token, path) in [(&other, kept.as_str()), (&other, &unkept), (&own, "/messages/1/source")] {
         get(token, path).problem(404, "not-found");
@@ -95,9 +95,9 @@ fn what_is_not_kept_comes_out_of_a_mailbox_where_they_may_be_opened(engine: Engi
     let token = rest.token(&["--name", "crm", "--scope", "messages:content", "--domain", "mail.axial.net"]);
     let answer = rest.ask(&token, &format!("GET {path}"), None);
     assert_eq!((answer.status, answer.body.as_str()), (200, message.as_str()), "{answer:?}");
-    let told = rest.ask(&token, &format!("GET {gone}"), None).problem(404, "no-source");
+    let refusal = rest.ask(&token, &format!("GET {gone}"), None).problem(404, "no-source");
     // Whose mailboxes were looked into is for the operations log alone.
-    assert_eq!(told["detail"], "it is in no mailbox any more, and its source is not kept (record.keep_source)");
+    assert_eq!(refusal["detail"], "it is in no mailbox any more, and its source is not kept (record.keep_source)");
     let log = scene.database.texts(LOG);
     assert_eq!((log.len(), log[0].as_str()), (2, "shown"), "{log:?}");
     assert!(log[1].starts_with("not shown: ") && log[1].contains(&scene.user("scuba")), "{log:?}");
@@ -129,9 +129,9 @@ fn a_message_that_is_not_read_keeps_its_memory_until_who_asked_for_it_has_gone()
         let mut stream = UnixStream::connect(&rest.socket).unwrap();
         let head = format!("GET /api/v1{path} HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer {token}\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
-        let mut said = [0; "HTTP/1.1 200".len()];
-        stream.read_exact(&mut said).unwrap();
-        assert_eq!(said, *b"HTTP/1.1 200");
+        let mut received = [0; "HTTP/1.1 200".len()];
+        stream.read_exact(&mut received).unwrap();
+        assert_eq!(received, *b"HTTP/1.1 200");
         stream
     };
     let get = |token: &str| rest.ask(token, &format!("GET {path}"), None);

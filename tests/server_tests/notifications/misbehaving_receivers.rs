@@ -1,5 +1,5 @@
 //! Receivers that answer as none should: each costs the notifier its own requests, no more than it may have at once, and no longer than a
-//! request may take. Every try is written down, nothing is lost, and who answers well is told everything.
+//! request may take. Every try is written down, nothing is lost, and who answers well is notified everything.
 
 use crate::notifications::event_delivery::{Notifier, PENDING, RETRY, happen, subscribe};
 use crate::notifications::event_schema::hold_to_the_document;
@@ -14,7 +14,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-/// A path, and what is written down of a try there. Eight seconds are more than those who do answer need, on a machine that stands still
+/// A path, and what is written down of a try there. Eight seconds are more than those who do answer need, on a machine that hangs
 /// for a while.
 const AMISS: [(&str, &str); 12] = [
     ("/silent", "no answer within 8 s"),
@@ -30,7 +30,7 @@ const AMISS: [(&str, &str); 12] = [
     ("/seconds", "answered 429"),
     ("/date", "answered 429"),
 ];
-/// These take what they are told.
+/// These take what they are notified.
 const WELL: [&str; 4] = ["/closes", "/closes-unsaid", "/endless", "/interim"];
 
 const EVENTS: usize = 6;
@@ -81,13 +81,13 @@ fn receivers_that_misbehave_cost_their_own_requests_and_nothing_is_lost(engine: 
         scene.database.count(&resting) == AMISS.len() as i64
     });
     notifier.end();
-    // Of what went amiss nothing else is said, and everything still waits.
+    // Of what went wrong nothing else is said, and everything still waits.
     for (path, outcome) in AMISS {
-        let said = scene.database.texts(&format!(
+        let expected = scene.database.texts(&format!(
             "SELECT DISTINCT outcome FROM notification_attempts WHERE subscription = {} AND outcome NOT LIKE '{outcome}'",
             of(path)
         ));
-        assert_eq!(said, [""; 0], "{path}");
+        assert_eq!(expected, [""; 0], "{path}");
         let left = scene.database.count(&format!("{PENDING} WHERE subscription = {}", of(path)));
         assert_eq!(left, EVENTS as i64, "{path}: nothing is lost");
     }

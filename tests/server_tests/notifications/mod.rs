@@ -1,4 +1,4 @@
-//! Notifications: a notifier that is started by hand, on each engine, and receivers that answer as receivers do; the API by which
+//! Notifications: a notifier that is started manually, on each engine, and receivers that answer as receivers do; the API by which
 //! subscribers look after themselves, and the page by which operators do.
 
 mod application_receiver;

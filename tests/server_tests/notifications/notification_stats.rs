@@ -8,22 +8,22 @@ use crate::support::program::{program, wait_until};
 use crate::support::site_fixture::Scene;
 use serde_json::{Value, json};
 
-on_two_engines![answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happened_was_told];
+on_two_engines![answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happened_was_notified];
 
-fn answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happened_was_told(engine: Engine) {
+fn answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happened_was_notified(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let operator = Operator::new(&mut scene);
-    let counted = || operator.said(&["stats", "--since", "2h"])["notification_attempts"].clone();
-    let first = |told: &Value| told["first_try"]["notifications"].clone();
+    let counted = || operator.json(&["stats", "--since", "2h"])["notification_attempts"].clone();
+    let first = |figures: &Value| figures["first_try"]["notifications"].clone();
     assert_eq!((&counted()["tries"], first(&counted())), (&json!({}), 0.into()));
     subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[]);
     happen(&mut scene, 2, "message.delivered");
     let notifier = Notifier::start(&mut scene);
-    wait_until("both are told", || receiver.taken("/quick").len() == 2 && scene.database.count(PENDING) == 0);
+    wait_until("both are notified", || receiver.taken("/quick").len() == 2 && scene.database.count(PENDING) == 0);
     notifier.end();
-    let told = counted();
-    assert_eq!((&told["tries"], first(&told)), (&json!({ "2xx": 2 }), 2.into()));
-    assert!(told["first_try"]["max_ms"].as_f64().unwrap() < 3_600_000.0, "{told}");
+    let shown_text = counted();
+    assert_eq!((&shown_text["tries"], first(&shown_text)), (&json!({ "2xx": 2 }), 2.into()));
+    assert!(shown_text["first_try"]["max_ms"].as_f64().unwrap() < 3_600_000.0, "{shown_text}");
 
     // Another one has not answered in ten thousand tries at one event, which are read in more than one go; the first was an hour late.
     let other = subscribe(&mut scene, ("all", ""), "https://receiver.example/", &[]);
@@ -40,22 +40,22 @@ fn answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happene
          (SELECT a.d + 10 * b.d + 100 * c.d + 1000 * d.d AS n FROM {digits} a, {digits} b, {digits} c, {digits} d) i \
          WHERE e.position = (SELECT min(position) FROM events)"
     ));
-    let told = counted();
-    assert_eq!((&told["tries"], first(&told)), (&json!({ "2xx": 2, "none": 10_000 }), 3.into()));
-    assert_eq!(told["first_try"]["max_ms"], 3_600_000.0);
+    let reported = counted();
+    assert_eq!((&reported["tries"], first(&reported)), (&json!({ "2xx": 2, "none": 10_000 }), 3.into()));
+    assert_eq!(reported["first_try"]["max_ms"], 3_600_000.0);
     // Only what happened within the time counts.
     let long_ago =
         if engine.is_postgres() { "now() - interval '3 hours'" } else { "UTC_TIMESTAMP(6) - INTERVAL 3 HOUR" };
     let newest = scene.database.count("SELECT max(position) FROM events");
     scene.database.execute(&format!("UPDATE events SET created_at = {long_ago} WHERE position = {newest}"));
-    let told = counted();
-    assert_eq!((&told["tries"], first(&told)), (&json!({ "2xx": 1, "none": 10_000 }), 2.into()));
+    let shown = counted();
+    assert_eq!((&shown["tries"], first(&shown)), (&json!({ "2xx": 1, "none": 10_000 }), 2.into()));
 
-    let said = |format: &str| {
+    let stats_output = |format: &str| {
         let output = operator.run(&["stats", "--since", "2h", "--format", format]);
         String::from_utf8(output.stdout).unwrap()
     };
-    let (text, table) = (said("prometheus"), said("table"));
+    let (text, table) = (stats_output("prometheus"), stats_output("table"));
     for line in [
         "maildrop_notification_attempts{class=\"2xx\",window=\"2h\"} 1\n",
         "maildrop_notification_attempts{class=\"none\",window=\"2h\"} 10000\n",
@@ -71,7 +71,8 @@ fn answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happene
     let deliveries = scene.other_configuration("deliver.toml", |settings| settings.role = role);
     let text = std::fs::read_to_string(&deliveries).unwrap().replace("database.password", "operator.password");
     std::fs::write(&deliveries, text).unwrap();
-    let said = program(&["stats", "--json", "--config", &deliveries]).output().unwrap();
-    let told: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
-    assert_eq!(told["notification_attempts"], Value::Null);
+    let output_text = program(&["stats", "--json", "--config", &deliveries]).output().unwrap();
+    let printed: Value =
+        serde_json::from_slice(&output_text.stdout).unwrap_or_else(|error| panic!("{error}: {output_text:?}"));
+    assert_eq!(printed["notification_attempts"], Value::Null);
 }

@@ -10,13 +10,14 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use uuid::Uuid;
 
-on_two_engines![what_the_notifiers_role_lacks_is_told, who_is_told_nothing_is_told];
+on_two_engines![what_the_notifiers_role_lacks_is_notified, who_is_notified_nothing_is_notified];
 
 /// What `check` finds of these.
 fn all(config: &str, what: &str) -> Vec<Value> {
-    let said = program(&["check", "--json", "--config", config]).output().unwrap();
-    let told: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
-    told.as_array().unwrap().iter().filter(|finding| finding["what"] == what).cloned().collect()
+    let output_text = program(&["check", "--json", "--config", config]).output().unwrap();
+    let printed: Value =
+        serde_json::from_slice(&output_text.stdout).unwrap_or_else(|error| panic!("{error}: {output_text:?}"));
+    printed.as_array().unwrap().iter().filter(|finding| finding["what"] == what).cloned().collect()
 }
 
 /// What `check` finds of the notifier.
@@ -27,7 +28,7 @@ fn found(config: &str) -> Value {
 }
 
 /// The rights of an older release, after a migration.
-fn what_the_notifiers_role_lacks_is_told(engine: Engine) {
+fn what_the_notifiers_role_lacks_is_notified(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let config = Notifier::configuration(&mut scene, RETRY, "");
     assert_eq!(found(&config)["state"], "ok");
@@ -61,14 +62,14 @@ fn what_the_notifiers_role_lacks_is_told(engine: Engine) {
 }
 
 /// Since it has failed, has been disabled, rests, or nobody is there who tells it.
-fn who_is_told_nothing_is_told(engine: Engine) {
+fn who_is_notified_nothing_is_notified(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let config = Notifier::configuration(&mut scene, RETRY, "");
-    let told = |what: &str| -> Vec<(String, String)> {
+    let found_by = |what: &str| -> Vec<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         all(&config, what).iter().map(|finding| (text(&finding["state"]), text(&finding["found"]))).collect()
     };
-    let is = |what: &str, found: &str| assert_eq!(told(what), [("ok".to_owned(), found.to_owned())]);
+    let is = |what: &str, found: &str| assert_eq!(found_by(what), [("ok".to_owned(), found.to_owned())]);
     is("notifications", "0 are pending; 0 events are to be published");
     let (ago, later) = if engine.is_postgres() {
         ("now() - interval '10 minutes'", "now() + interval '1 hour'")
@@ -87,7 +88,7 @@ fn who_is_told_nothing_is_told(engine: Engine) {
         "INSERT INTO notifications (subscription, event, due_at, failed_at) \
          VALUES ({due}, 1, {ago}, NULL), ({due}, 2, {ago}, NULL), ({rests}, 1, NULL, {ago})"
     ));
-    let found = told("notifications");
+    let found = found_by("notifications");
     // Seconds go by.
     assert!(found[0].0 == "warning" && found[0].1.starts_with("a subscription has waited for 10m"), "{found:?}");
     assert!(found[0].1.ends_with(" to be served, and no notifier does it"), "{found:?}");
@@ -102,7 +103,7 @@ fn who_is_told_nothing_is_told(engine: Engine) {
     // Where nothing is published, that says enough of who waits.
     happen(&mut scene, 3, "message.delivered");
     scene.database.execute(&format!("UPDATE outbox SET created_at = {ago}"));
-    let found = told("notifications");
+    let found = found_by("notifications");
     assert!(found[0].1.starts_with("3 events wait to be published, the oldest for 10m"), "{found:?}");
     assert_eq!((found.len(), found[1].1.as_str()), (5, expected[0].1));
 
@@ -111,7 +112,7 @@ fn who_is_told_nothing_is_told(engine: Engine) {
     is("notifications.secret_key_file", &key);
     let warned = |mode: u32| {
         fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
-        told("configuration")
+        found_by("configuration")
             .iter()
             .any(|(state, found)| state == "warning" && found.starts_with(&format!("{key}: mode ")))
     };
@@ -129,7 +130,7 @@ fn who_is_told_nothing_is_told(engine: Engine) {
              RETURN pg_catalog.clock_timestamp() + interval '1 hour'",
         );
         scene.database.execute(&format!("ALTER DATABASE {} SET search_path = public, pg_catalog", scene.database.name));
-        let (state, found) = told("clock").remove(0);
+        let (state, found) = found_by("clock").remove(0);
         let about = ["this host's is 59m", "this host's is 1h"].iter().any(|begin| found.starts_with(begin));
         assert!(state == "warning" && about && found.ends_with(" behind the database's"), "{found}");
     }

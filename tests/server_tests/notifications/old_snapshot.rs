@@ -46,12 +46,12 @@ fn a_poll_reads_few_blocks_after_a_hundred_thousand_notifications_under_an_old_s
         after = last;
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications"), (SUBSCRIPTIONS * EVENTS) as i64);
-    let mut told = 0;
+    let mut shown = 0;
     for leased in database.lease(by, minute, SUBSCRIPTIONS, &[], 0).unwrap() {
         // As the notifier does it: what was answered is settled, and when nothing is left it is given back.
         loop {
             let due = database.due(&leased, &[], AT_ONCE).unwrap();
-            told += due.len();
+            shown += due.len();
             let attempts: Vec<WebhookAttempt> = due.iter().map(taken).collect();
             let settlement = Settlement {
                 lease: (!due.is_empty()).then_some(minute),
@@ -63,7 +63,7 @@ fn a_poll_reads_few_blocks_after_a_hundred_thousand_notifications_under_an_old_s
             }
         }
     }
-    assert_eq!(told, SUBSCRIPTIONS * EVENTS);
+    assert_eq!(shown, SUBSCRIPTIONS * EVENTS);
     let before = blocks(database);
     assert!(!database.has_unpublished(after).unwrap());
     let looking = blocks(database) - before;

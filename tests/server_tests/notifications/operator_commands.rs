@@ -1,5 +1,5 @@
-//! What people do by hand who look after the site, with the rights of `grants-operator.sql` and no others: they try a subscription, disable
-//! one, give up what is to be told, and have it told after all.
+//! What people do manually who look after the site, with the rights of `grants-operator.sql` and no others: they try a subscription, disable
+//! one, give up what is to be notified, and have it told after all.
 
 use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::{KEY, Notifier, PENDING, happen, subscribe};
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use std::process::Output;
 
 on_two_engines![
-    one_that_is_disabled_by_hand_is_told_nothing_and_says_why,
-    what_comes_after_an_event_that_is_given_up_is_told_at_once,
+    one_that_is_disabled_manually_is_notified_nothing_and_says_why,
+    what_comes_after_an_event_that_is_given_up_is_notified_at_once,
     what_is_taken_although_it_was_given_up_meanwhile_is_done,
     what_is_done_to_a_subscription_stands_in_the_operations_log,
 ];
@@ -37,7 +37,7 @@ impl Operator {
     }
 
     #[track_caller]
-    pub fn said(&self, words: &[&str]) -> Value {
+    pub fn json(&self, words: &[&str]) -> Value {
         let output = self.run(&[words, &["--json"]].concat());
         assert_eq!(output.status.code(), Some(0), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
@@ -52,12 +52,12 @@ impl Operator {
     }
 }
 
-fn one_that_is_disabled_by_hand_is_told_nothing_and_says_why(engine: Engine) {
+fn one_that_is_disabled_manually_is_notified_nothing_and_says_why(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let operator = Operator::new(&mut scene);
     let one = subscribe(&mut scene, ("all", ""), &receiver.url("/quick/one"), &[]).to_string();
     let notifier = Notifier::start(&mut scene);
-    let tested = operator.said(&["subscription", "test", &one]);
+    let tested = operator.json(&["subscription", "test", &one]);
     wait_until("the test has come", || receiver.taken("/quick/one").len() == 1);
     let test = receiver.taken("/quick/one").remove(0);
     assert_eq!((test.json()["type"].as_str(), tested["event"].as_str()), (Some("subscription.test"), Some(test.id())));
@@ -68,7 +68,7 @@ fn one_that_is_disabled_by_hand_is_told_nothing_and_says_why(engine: Engine) {
         scene.database.count(PENDING) == 0 && scene.database.count(leased) == 0
     });
     let why = "asked for by its owner, ticket 4711";
-    let disabled = operator.said(&["subscription", "disable", &one, "--reason", why]);
+    let disabled = operator.json(&["subscription", "disable", &one, "--reason", why]);
     assert_eq!((&disabled["state"], &disabled["state_reason"]), (&"disabled".into(), &why.into()));
     let again = operator.refuses(65, &["subscription", "disable", &one, "--reason", "another"]);
     assert!(again.contains(&format!("neither active nor paused: it is disabled: {why}")), "{again}");
@@ -76,25 +76,25 @@ fn one_that_is_disabled_by_hand_is_told_nothing_and_says_why(engine: Engine) {
 
     // What happens is kept, or given up.
     let events = happen(&mut scene, 3, "message.delivered");
-    wait_until("it is kept", || operator.said(&["subscription", "show", &one])["pending"] == 3);
-    let give_up = |more: &[&str]| operator.said(&[&["notify", "give-up", "--subscription", &one], more].concat());
+    wait_until("it is kept", || operator.json(&["subscription", "show", &one])["pending"] == 3);
+    let give_up = |more: &[&str]| operator.json(&[&["notify", "give-up", "--subscription", &one], more].concat());
     assert_eq!(give_up(&["--before", "2026-01-01"]), json!({ "given_up": 0 }));
     assert_eq!(give_up(&["--event", &events[1]]), json!({ "given_up": 1 }));
     assert_eq!(give_up(&["--event", &events[1]]), json!({ "given_up": 0 }));
     assert_eq!(give_up(&[]), json!({ "given_up": 2 }));
-    let shown = operator.said(&["subscription", "show", &one]);
+    let shown = operator.json(&["subscription", "show", &one]);
     assert_eq!((&shown["pending"], &shown["given_up"]), (&0.into(), &3.into()));
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications WHERE last_error = 'dropped manually'"), 3);
 
-    // It is told after all; and then all once more.
-    assert_eq!(operator.said(&["subscription", "resume", &one])["state"], "active");
+    // It is notified after all; and then all once more.
+    assert_eq!(operator.json(&["subscription", "resume", &one])["state"], "active");
     let redeliver = ["notify", "redeliver", "--since", "1h", "--subscription", &one];
-    assert_eq!(operator.said(&[&redeliver[..], &["--failed"]].concat()), json!({ "due_again": 3 }));
-    wait_until("it is told after all", || {
+    assert_eq!(operator.json(&[&redeliver[..], &["--failed"]].concat()), json!({ "due_again": 3 }));
+    wait_until("it is notified after all", || {
         receiver.taken("/quick/one").len() == 4 && scene.database.count(PENDING) == 0
     });
-    assert_eq!(operator.said(&[&redeliver[..], &["--all"]].concat()), json!({ "due_again": 4 }));
-    wait_until("it is told once more", || {
+    assert_eq!(operator.json(&[&redeliver[..], &["--all"]].concat()), json!({ "due_again": 4 }));
+    wait_until("it is notified once more", || {
         receiver.taken("/quick/one").len() == 8 && scene.database.count(PENDING) == 0
     });
     notifier.end();
@@ -118,7 +118,7 @@ fn one_that_is_disabled_by_hand_is_told_nothing_and_says_why(engine: Engine) {
 }
 
 /// One event has failed three times, and is to be tried again in an hour; in order, the others wait for it.
-fn what_comes_after_an_event_that_is_given_up_is_told_at_once(engine: Engine) {
+fn what_comes_after_an_event_that_is_given_up_is_notified_at_once(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let operator = Operator::new(&mut scene);
     let one = subscribe(&mut scene, ("all", ""), &receiver.url("/broken"), &[("in_order", "TRUE")]).to_string();
@@ -128,9 +128,11 @@ fn what_comes_after_an_event_that_is_given_up_is_told_at_once(engine: Engine) {
         scene.database.count("SELECT count(*) FROM notifications WHERE tries = 3") == 1
     });
     receiver.release();
-    let given_up = operator.said(&["notify", "give-up", "--subscription", &one, "--event", &events[0]]);
+    let given_up = operator.json(&["notify", "give-up", "--subscription", &one, "--event", &events[0]]);
     assert_eq!(given_up, json!({ "given_up": 1 }));
-    wait_until("the others are told", || receiver.taken("/broken").len() == 2 && scene.database.count(PENDING) == 1);
+    wait_until("the others are notified", || {
+        receiver.taken("/broken").len() == 2 && scene.database.count(PENDING) == 1
+    });
     notifier.end();
     let taken = receiver.taken("/broken");
     assert_eq!([taken[0].id(), taken[1].id()], [events[1].as_str(), &events[2]]);
@@ -143,7 +145,7 @@ fn what_is_taken_although_it_was_given_up_meanwhile_is_done(engine: Engine) {
     happen(&mut scene, 2, "message.delivered");
     let notifier = Notifier::start(&mut scene);
     wait_until("both are under way", || receiver.came("/slow").len() == 2);
-    assert_eq!(operator.said(&["notify", "give-up", "--subscription", &one]), json!({ "given_up": 2 }));
+    assert_eq!(operator.json(&["notify", "give-up", "--subscription", &one]), json!({ "given_up": 2 }));
     receiver.release();
     wait_until("both are done", || scene.database.count(PENDING) == 0);
     notifier.end();
@@ -158,21 +160,21 @@ fn what_is_done_to_a_subscription_stands_in_the_operations_log(engine: Engine) {
     scene.configure(|settings| settings.more += &format!("[notifications]\nsecret_key_file = {key:?}\n"));
     let operator = Operator::new(&mut scene);
     let create = ["subscription", "create", "--callback", "https://hooks.example.com/in", "--domain", "axial.net"];
-    let made = operator.said(&create);
+    let made = operator.json(&create);
     let id = made["id"].as_str().unwrap();
-    operator.said(&create);
+    operator.json(&create);
     // Its callback has answered.
     scene.database.execute("UPDATE subscriptions SET state = 'active', verified_at = created_at");
-    let test = operator.said(&["subscription", "test", id]);
-    operator.said(&["subscription", "pause", id]);
+    let test = operator.json(&["subscription", "test", id]);
+    operator.json(&["subscription", "pause", id]);
     operator.refuses(65, &["subscription", "pause", id]);
-    operator.said(&["subscription", "disable", id, "--reason", "ticket 4711"]);
-    operator.said(&["subscription", "resume", id]);
+    operator.json(&["subscription", "disable", id, "--reason", "ticket 4711"]);
+    operator.json(&["subscription", "resume", id]);
     assert!(operator.run(&["subscription", "secret", id]).status.success());
-    operator.said(&["subscription", "secret", id, "--new"]);
-    operator.said(&["notify", "give-up", "--subscription", id]);
-    operator.said(&["notify", "redeliver", "--subscription", id]);
-    operator.said(&["notify", "redeliver"]);
+    operator.json(&["subscription", "secret", id, "--new"]);
+    operator.json(&["notify", "give-up", "--subscription", id]);
+    operator.json(&["notify", "redeliver", "--subscription", id]);
+    operator.json(&["notify", "redeliver"]);
     assert!(operator.run(&["subscription", "delete", id]).status.success());
     let log = "SELECT concat(operation, ' ', coalesce(target, 'all'), ': ', outcome) FROM operations ORDER BY id";
     let event = test["event"].as_str().unwrap();
@@ -200,8 +202,8 @@ fn what_is_done_to_a_subscription_stands_in_the_operations_log(engine: Engine) {
     scene.database.execute("DROP TABLE operations");
     let output = operator.run(&create);
     assert_eq!(output.status.code(), Some(0));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("what was done is not in the operations log"), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("what was done is not in the operations log"), "{errors}");
     assert_eq!(scene.database.count("SELECT count(*) FROM subscriptions"), 1);
 }
 

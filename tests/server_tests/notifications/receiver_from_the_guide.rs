@@ -1,4 +1,4 @@
-//! Who follows docs/notifications.md has a receiver of his own that verifies what it is told, and catches up: by the Python that stands there.
+//! Who follows docs/notifications.md has a receiver of his own that verifies what it is notified, and catches up: by the Python that stands there.
 
 use crate::fixtures::rest_client::Rest;
 use crate::fixtures::webhook_receiver::Receiver;
@@ -56,7 +56,7 @@ fn a_newcomer_has_a_verified_notification(engine: Engine) {
     let active = "SELECT count(*) FROM subscriptions WHERE state = 'active'";
     wait_until("it has answered its question", || scene.database.count(active) == 1);
     let id = happen(&mut scene, 1, "message.delivered").remove(0);
-    wait_until("it is told", || lines().contains(&format!("verified message.delivered {id}\n")));
+    wait_until("it is notified", || lines().contains(&format!("verified message.delivered {id}\n")));
     notifier.end();
     let lines = lines();
     assert!(lines.starts_with("verified subscription.verify evt_") && !lines.contains("not ours"), "{lines}");
@@ -86,32 +86,32 @@ print(json.dumps(handled))
     scene.file("catch_up.py", &format!("{}\n{RUN}", python("def catch_up(")), 0o600);
     let api = format!("http://{}/api/v1", rest.socket);
     let folder = scene.path("");
-    // It takes what it is told, and catches up: what it did something for, each time.
-    let run = |told: &[String]| -> (Vec<String>, Vec<String>) {
+    // It takes what it is notified, and catches up: what it did something for, each time.
+    let run = |requests: &[String]| -> (Vec<String>, Vec<String>) {
         let mut command = Command::new("python3");
         command.args(["catch_up.py", &api, &token]).current_dir(&folder);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(serde_json::json!(told).to_string().as_bytes()).unwrap();
-        let said = child.wait_with_output().unwrap();
-        assert!(said.status.success(), "{said:?}");
-        let said = String::from_utf8(said.stdout).unwrap();
-        let (taken, missed) = said.split_once('\n').unwrap();
+        child.stdin.take().unwrap().write_all(serde_json::json!(requests).to_string().as_bytes()).unwrap();
+        let printed = child.wait_with_output().unwrap();
+        assert!(printed.status.success(), "{printed:?}");
+        let output = String::from_utf8(printed.stdout).unwrap();
+        let (taken, missed) = output.split_once('\n').unwrap();
         (serde_json::from_str(taken).unwrap(), serde_json::from_str(missed).unwrap())
     };
     let mut published = 0;
     let mut happen_and_come = |scene: &mut Scene, count: usize| -> Vec<String> {
         let ids = happen(scene, count, "message.delivered");
         published += count;
-        wait_until("they are told", || receiver.taken("/quick").len() == published);
+        wait_until("they are notified", || receiver.taken("/quick").len() == published);
         ids
     };
     let body = |id: &String| receiver.taken("/quick").into_iter().find(|one| one.id() == id).unwrap().body;
     happen_and_come(&mut scene, 2);
     assert_eq!(run(&[]), (vec![], vec![]), "it begins with what happens from now on");
     let taken = happen_and_come(&mut scene, 3);
-    let told: Vec<String> = taken.iter().map(body).collect();
-    assert_eq!(run(&[&told[..], &told[..1]].concat()), (taken, vec![]));
-    // It is away while these are told: more than there are in an answer.
+    let shown: Vec<String> = taken.iter().map(body).collect();
+    assert_eq!(run(&[&shown[..], &shown[..1]].concat()), (taken, vec![]));
+    // It is away while these are notified: more than there are in an answer.
     let missed = happen_and_come(&mut scene, 230);
     let (before, last) = missed.split_at(229);
     assert_eq!(run(&[body(&last[0])]), (last.to_vec(), before.to_vec()));

@@ -15,15 +15,15 @@ use std::time::Duration;
 use uuid::Uuid;
 
 on_each_engine![
-    what_is_asked_for_while_it_is_under_way_is_told_again,
-    an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing,
+    what_is_asked_for_while_it_is_under_way_is_notified_again,
+    an_answer_to_what_was_notified_before_it_was_asked_for_changes_nothing,
     an_event_that_commits_late_is_published_then_and_in_the_order_of_its_copy,
     who_was_changed_and_ought_to_be_served_is_found_soon_and_whoever_else_when_all_are_looked_at,
     a_notifier_looks_at_all_subscriptions_when_it_begins,
 ];
 
 /// The receiver holds its answer until both were asked for: one event by its id, and all of the last hour.
-fn what_is_asked_for_while_it_is_under_way_is_told_again(engine: Engine) {
+fn what_is_asked_for_while_it_is_under_way_is_notified_again(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let more = [("owner", "'token:agency'"), ("max_in_flight", "8")];
     let [one, all] = ["/slow?one", "/slow?all"].map(|path| {
@@ -44,7 +44,7 @@ fn what_is_asked_for_while_it_is_under_way_is_told_again(engine: Engine) {
     // Nothing is told twice at the same time.
     assert_eq!([one.0, all.0].map(|path| receiver.came(path).len()), [3, 3]);
     receiver.release();
-    wait_until("all are told, and what was asked for once more", || {
+    wait_until("all are notified, and what was asked for once more", || {
         scene.database.count(PENDING) == 0 && receiver.taken(one.0).len() == 4 && receiver.taken(all.0).len() == 6
     });
     notifier.end();
@@ -60,7 +60,7 @@ fn what_is_asked_for_while_it_is_under_way_is_told_again(engine: Engine) {
 }
 
 /// Nor does one that was given up stay so. The same answers, told by who has not heard of it, are about what nobody has asked for.
-fn an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing(engine: Engine) {
+fn an_answer_to_what_was_notified_before_it_was_asked_for_changes_nothing(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     subscribe(&mut scene, ("all", ""), "https://receiver.example/", &[]);
     happen(&mut scene, 6, "message.delivered");
@@ -113,7 +113,7 @@ fn an_event_that_commits_late_is_published_then_and_in_the_order_of_its_copy(eng
     let (first, written) = happening(engine, 1, "message.delivered");
     late.execute(&written);
     let others = happen(&mut scene, 3, "message.delivered");
-    wait_until("the others are told", || receiver.taken("/quick").len() == 3);
+    wait_until("the others are notified", || receiver.taken("/quick").len() == 3);
     // Twice it is looked for all there is, so that the notifier goes on behind the others: a new callback is found, and asked, then.
     for path in ["/quick/1", "/quick/2"] {
         subscribe(&mut scene, ("address", "nobody@axial.net"), &receiver.url(path), &[("state", "'unverified'")]);
@@ -121,7 +121,7 @@ fn an_event_that_commits_late_is_published_then_and_in_the_order_of_its_copy(eng
     }
     late.execute("COMMIT");
     let second = happen(&mut scene, 1, "message.delivered");
-    wait_until("both are told", || receiver.taken("/quick").len() == 5);
+    wait_until("both are notified", || receiver.taken("/quick").len() == 5);
     notifier.end();
     let taken = receiver.taken("/quick");
     let at = |events: &[String]| taken.iter().find(|one| events.contains(&one.id().to_owned())).unwrap().sequence();
@@ -139,8 +139,8 @@ fn who_was_changed_and_ought_to_be_served_is_found_soon_and_whoever_else_when_al
     let resumed = subscribed(&[("updated_at", &changed)]);
     let new = subscribed(&[("updated_at", &not_changed), ("state", unverified)]);
     let left_behind = subscribed(&[("updated_at", &not_changed)]);
-    let told = subscribed(&[("updated_at", &changed)]);
-    // Whoever leased these would only find that they are told of nothing.
+    let shown = subscribed(&[("updated_at", &changed)]);
+    // Whoever leased these would only find that they are notified of nothing.
     for more in [("state", "'paused'"), ("state", "'disabled'"), ("expires_at", over.as_str())] {
         subscribed(&[("updated_at", &changed), more]);
     }
@@ -150,7 +150,7 @@ fn who_was_changed_and_ought_to_be_served_is_found_soon_and_whoever_else_when_al
     happen(&mut scene, 1, "message.delivered");
     assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
     scene.database.execute("UPDATE subscription_queues SET due_at = NULL");
-    let id = if engine.is_postgres() { format!("'{told}'") } else { format!("X'{}'", told.simple()) };
+    let id = if engine.is_postgres() { format!("'{shown}'") } else { format!("X'{}'", shown.simple()) };
     scene.database.execute(&format!("DELETE FROM notifications WHERE subscription = {id}"));
     let mut found = |wake| {
         assert_eq!(database.publish(&lock, wake).unwrap(), Published::Events { count: 0, last: 0 });
@@ -175,7 +175,7 @@ fn a_notifier_looks_at_all_subscriptions_when_it_begins(engine: Engine) {
     assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
     scene.database.execute("UPDATE subscription_queues SET due_at = NULL");
     let notifier = Notifier::start(&mut scene);
-    wait_until("it is told", || receiver.taken("/quick").len() == 1 && scene.database.count(PENDING) == 0);
+    wait_until("it is notified", || receiver.taken("/quick").len() == 1 && scene.database.count(PENDING) == 0);
     notifier.end();
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use uuid::Uuid;
 
 on_two_engines![
-    a_developer_subscribes_is_told_and_is_told_again,
+    a_developer_subscribes_is_notified_and_is_notified_again,
     a_domains_token_never_sees_another_ones_mail,
     an_authors_copy_is_for_who_looks_after_the_author,
     events_are_read_without_a_gap_while_they_come,
@@ -20,12 +20,12 @@ on_two_engines![
     messages_are_found_by_all_their_names_by_who_may_see_them,
     a_token_counts_until_it_is_revoked_or_over_and_its_subscriptions_go_with_it,
     when_a_token_was_used_is_written_down_once_an_hour,
-    what_is_wrong_with_a_request_is_told_as_a_problem,
-    who_looks_after_the_site_sees_who_was_told_and_that_nobody_is,
+    what_is_wrong_with_a_request_is_notified_as_a_problem,
+    who_looks_after_the_site_sees_who_was_notified_and_that_nobody_is,
 ];
 
 /// From the first request to the last one.
-fn a_developer_subscribes_is_told_and_is_told_again(engine: Engine) {
+fn a_developer_subscribes_is_notified_and_is_notified_again(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &["doug"]), Receiver::start());
     let notifier = Notifier::start(&mut scene);
     let rest = Rest::start(&mut scene, "");
@@ -57,27 +57,27 @@ fn a_developer_subscribes_is_told_and_is_told_again(engine: Engine) {
     let state = |wanted: &str| ask(&format!("GET {it}"), None).good(200)["state"] == wanted;
     wait_until("the callback has answered its question", || state("active"));
 
-    // What happens is told, and can be read more of.
+    // What happens is notified, and can be read more of.
     scene.deliver("doug", scene.message("a")).delivered();
-    wait_until("it is told", || receiver.taken("/quick").len() == 2);
-    let told = receiver.taken("/quick").pop().unwrap();
-    verify_with(&told, secret).unwrap();
-    let message = ask(&format!("GET /messages/{}", told.json()["data"]["message"]["id"].as_str().unwrap()), None);
+    wait_until("it is notified", || receiver.taken("/quick").len() == 2);
+    let received = receiver.taken("/quick").pop().unwrap();
+    verify_with(&received, secret).unwrap();
+    let message = ask(&format!("GET /messages/{}", received.json()["data"]["message"]["id"].as_str().unwrap()), None);
     let message = message.good(200);
     assert_eq!((&message["subject"], &message["copies"][0]["user"]), (&"a".into(), &scene.user("doug").into()));
     assert_eq!(message["message_id"], scene.message_id("a"));
 
     // Once more, by the same id, whether it is written down by now that it was taken or not; and a test, which is about no copy.
-    let event = json!({ "event": told.id() });
+    let event = json!({ "event": received.id() });
     assert_eq!(ask(&format!("POST {it}/redeliver"), Some(event)).good(202), json!({ "notifications": 1 }));
-    wait_until("it is told once more", || receiver.taken("/quick").len() == 3);
+    wait_until("it is notified once more", || receiver.taken("/quick").len() == 3);
     let twice = receiver.taken("/quick").pop().unwrap();
-    assert_eq!((twice.id(), &twice.body), (told.id(), &told.body));
-    let tried = || ask(&format!("GET {it}/attempts?event={}", told.id()), None).good(200);
+    assert_eq!((twice.id(), &twice.body), (received.id(), &received.body));
+    let tried = || ask(&format!("GET {it}/attempts?event={}", received.id()), None).good(200);
     wait_until("both tries are written down", || tried()["items"].as_array().unwrap().len() == 2);
     assert_eq!(tried()["items"][0]["status"], 204);
     let test = ask(&format!("POST {it}/test"), None).good(202);
-    wait_until("the test is told", || receiver.taken("/quick").len() == 4);
+    wait_until("the test is notified", || receiver.taken("/quick").len() == 4);
     let tested = receiver.taken("/quick").pop().unwrap();
     assert_eq!((&tested.json()["id"], &tested.json()["type"]), (&test["event"], &"subscription.test".into()));
     verify_with(&tested, secret).unwrap();
@@ -107,7 +107,7 @@ fn a_developer_subscribes_is_told_and_is_told_again(engine: Engine) {
         let changed = ask(&format!("PATCH {it}"), Some(json!({ "in_order": in_order }))).good(200);
         assert_eq!((&changed["in_order"], &changed["max_in_flight"]), (&in_order.into(), &1.into()));
     }
-    wait_until("it is told", || receiver.taken("/quick").len() == 5);
+    wait_until("it is notified", || receiver.taken("/quick").len() == 5);
     let last = receiver.taken("/quick").pop().unwrap();
     for secret in [secret, other["secret"].as_str().unwrap()] {
         verify_with(&last, secret).unwrap();
@@ -117,7 +117,7 @@ fn a_developer_subscribes_is_told_and_is_told_again(engine: Engine) {
     wait_until("nothing is pending", || kept() == json!([]));
     let all = json!({ "since": "2020-01-01T00:00:00Z", "only": "all" });
     assert_eq!(ask(&format!("POST {it}/recover"), Some(all)).good(202), json!({ "notifications": 3 }));
-    wait_until("they are told", || receiver.taken("/quick").len() == 8);
+    wait_until("they are notified", || receiver.taken("/quick").len() == 8);
     let failed = json!({ "since": "2020-01-01T00:00:00Z" });
     assert_eq!(ask(&format!("POST {it}/recover"), Some(failed)).good(202), json!({ "notifications": 0 }));
 
@@ -145,7 +145,7 @@ fn a_domains_token_never_sees_another_ones_mail(engine: Engine) {
     let (other, address) =
         (token("other", &["--domain", "axial.net"]), token("x", &["--address", "doug@mail.axial.net"]));
     let wanted = |resource: &str, id: &str| json!({ "callback_url": receiver.url("/quick"), "resource": resource, "resource_id": id });
-    // What it may not be told of it cannot subscribe to.
+    // What it may not be notified of it cannot subscribe to.
     for (resource, id) in [
         ("all", ""),
         ("domain", "axial.net"),
@@ -194,7 +194,7 @@ fn a_domains_token_never_sees_another_ones_mail(engine: Engine) {
     rest.end();
 }
 
-/// Who looks after recipients is told of theirs, and who looks after the author of the author's, though one delivery brought both.
+/// Who looks after recipients is notified of theirs, and who looks after the author of the author's, though one delivery brought both.
 fn an_authors_copy_is_for_who_looks_after_the_author(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &["lisa"]), Receiver::start());
     let doug = scene.user("doug");
@@ -212,7 +212,7 @@ fn an_authors_copy_is_for_who_looks_after_the_author(engine: Engine) {
         let taken = receiver.taken(path);
         taken.iter().map(|one| one.json()["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    wait_until("both are told", || types("/recipients").len() + types("/authors").len() >= 2);
+    wait_until("both are notified", || types("/recipients").len() + types("/authors").len() >= 2);
     notifier.end();
     assert_eq!(
         (types("/recipients"), types("/authors")),
@@ -225,8 +225,8 @@ fn an_authors_copy_is_for_who_looks_after_the_author(engine: Engine) {
         let wanted = wanted.map(|field| json!(field));
         let named = |copy: &Value| ["role", "address", "user", "mailbox"].map(|name| copy[name].clone());
         let events = rest.ask(token, "GET /events", None).good(200);
-        let told: Vec<_> = events["items"].as_array().unwrap().iter().map(|one| named(&one["data"]["copy"])).collect();
-        assert_eq!(told, std::slice::from_ref(&wanted), "{events}");
+        let shown: Vec<_> = events["items"].as_array().unwrap().iter().map(|one| named(&one["data"]["copy"])).collect();
+        assert_eq!(shown, std::slice::from_ref(&wanted), "{events}");
         let id = events["items"][0]["data"]["message"]["id"].as_str().unwrap();
         let message = rest.ask(token, &format!("GET /messages/{id}"), None).good(200);
         let copies: Vec<_> = message["copies"].as_array().unwrap().iter().map(named).collect();
@@ -449,14 +449,14 @@ fn when_a_token_was_used_is_written_down_once_an_hour(engine: Engine) {
     rest.end();
 }
 
-fn what_is_wrong_with_a_request_is_told_as_a_problem(engine: Engine) {
+fn what_is_wrong_with_a_request_is_notified_as_a_problem(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let rest = Rest::start(&mut scene, "");
     let token = rest.token(&["--name", "agency", "--scope", "subscriptions:write", "--rate", "10000"]);
     let url = receiver.url("/quick");
     let ask = |request: &str, body: Value| rest.ask(&token, request, Some(&body));
 
-    // Fields: all that is wrong is told at once, and where.
+    // Fields: all that is wrong is notified at once, and where.
     for (body, wrong) in [
         (json!({}), &["/callback_url", "/resource"][..]),
         (
@@ -477,9 +477,10 @@ fn what_is_wrong_with_a_request_is_told_as_a_problem(engine: Engine) {
             &["/expires_at", "/in_order"],
         ),
     ] {
-        let told = ask("POST /subscriptions", body).problem(422, "wrong-fields");
-        let pointers = told["errors"].as_array().unwrap().iter().map(|error| error["pointer"].as_str().unwrap());
-        assert_eq!(pointers.collect::<BTreeSet<_>>(), wrong.iter().copied().collect(), "{told}");
+        let problem_text = ask("POST /subscriptions", body).problem(422, "wrong-fields");
+        let pointers =
+            problem_text["errors"].as_array().unwrap().iter().map(|error| error["pointer"].as_str().unwrap());
+        assert_eq!(pointers.collect::<BTreeSet<_>>(), wrong.iter().copied().collect(), "{problem_text}");
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM subscriptions"), 0);
     ask("POST /subscriptions", json!([])).problem(400, "unreadable-body");
@@ -524,7 +525,7 @@ fn what_is_wrong_with_a_request_is_told_as_a_problem(engine: Engine) {
         .problem(404, "not-found");
     ask(&format!("POST {one}/recover"), json!({})).problem(422, "wrong-fields");
     ask(&format!("GET {one}/attempts"), Value::Null).problem(400, "wrong-parameter");
-    // What is told again to a callback that has not answered its question would not come.
+    // What is notified again to a callback that has not answered its question would not come.
     let event = happen(&mut scene, 1, "message.delivered").remove(0);
     let columns =
         "event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, host, diff, created_at";
@@ -535,8 +536,8 @@ fn what_is_wrong_with_a_request_is_told_as_a_problem(engine: Engine) {
         ("redeliver", json!({ "event": event })),
         ("recover", json!({ "since": "2020-01-01T00:00:00Z", "only": "all" })),
     ] {
-        let told = ask(&format!("POST {one}/{what}"), body).problem(409, "another-state");
-        assert!(told["detail"].as_str().unwrap().starts_with("it is unverified: its callback has not"), "{told}");
+        let refusal = ask(&format!("POST {one}/{what}"), body).problem(409, "another-state");
+        assert!(refusal["detail"].as_str().unwrap().starts_with("it is unverified: its callback has not"), "{refusal}");
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications"), 0);
 
@@ -581,13 +582,13 @@ fn what_is_wrong_with_a_request_is_told_as_a_problem(engine: Engine) {
         refused.status == 429 && refused.problem(429, "too-many-requests").is_object()
     });
     ask("GET /subscriptions", Value::Null).good(200);
-    // Who has no token uses up nobody's share, and is told nothing.
+    // Who has no token uses up nobody's share, and is notified nothing.
     rest.ask("", "GET /events", None).problem(401, "no-token");
     rest.end();
 }
 
 /// `trace`, `stats` and `check`, by the role of people.
-fn who_looks_after_the_site_sees_who_was_told_and_that_nobody_is(engine: Engine) {
+fn who_looks_after_the_site_sees_who_was_notified_and_that_nobody_is(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &["doug"]), Receiver::start());
     let rest = Rest::start(&mut scene, "");
     let token = rest.token(&["--name", "crm", "--scope", "subscriptions:write", "--rate", "10000"]);
@@ -607,8 +608,9 @@ fn who_looks_after_the_site_sees_who_was_told_and_that_nobody_is(engine: Engine)
     };
     assert_eq!((figure("unpublished_events"), figure("pending_notifications")), (1.0, 0.0));
     let warned = || {
-        let said = program(&["check", "--json", "--config", &people]).output().unwrap();
-        let findings: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+        let printed = program(&["check", "--json", "--config", &people]).output().unwrap();
+        let findings: Value =
+            serde_json::from_slice(&printed.stdout).unwrap_or_else(|error| panic!("{error}: {printed:?}"));
         let unpublished = |found: &&Value| found["found"].as_str().unwrap().contains(" events wait to be published");
         findings.as_array().unwrap().iter().filter(unpublished).count()
     };
@@ -623,20 +625,20 @@ fn who_looks_after_the_site_sees_who_was_told_and_that_nobody_is(engine: Engine)
     assert!(figure("oldest_unpublished_event_seconds") > 300.0);
 
     let notifier = Notifier::start(&mut scene);
-    wait_until("the one that answers is told", || receiver.taken("/quick").len() == 2);
+    wait_until("the one that answers is notified", || receiver.taken("/quick").len() == 2);
     let message_id = scene.message_id("a");
-    let told = || {
+    let traced = || {
         let traced = rest.cli(&["trace", &message_id]);
         traced["messages"][0]["notifications"].clone()
     };
-    let state = |told: &Value, id: &str| {
-        let all = told[0]["subscriptions"].as_array().unwrap();
+    let state = |traced: &Value, id: &str| {
+        let all = traced[0]["subscriptions"].as_array().unwrap();
         all.iter().find(|to| to["subscription"] == id).map(|to| (to["state"].clone(), to["tries"].clone()))
     };
-    wait_until("that is written down", || state(&told(), &quick) == Some(("accepted".into(), 1.into())));
-    // The other one has not shown that it wants to be told.
-    assert_eq!((told().as_array().unwrap().len(), state(&told(), &mute)), (1, Some(("pending".into(), 0.into()))));
-    assert_eq!(told()[0]["type"], "message.delivered");
+    wait_until("that is written down", || state(&traced(), &quick) == Some(("accepted".into(), 1.into())));
+    // The other one has not shown that it wants to be notified.
+    assert_eq!((traced().as_array().unwrap().len(), state(&traced(), &mute)), (1, Some(("pending".into(), 0.into()))));
+    assert_eq!(traced()[0]["type"], "message.delivered");
     assert_eq!((warned(), figure("unpublished_events"), figure("pending_notifications")), (0, 0.0, 1.0));
     let text = program(&["trace", &scene.message_id("a"), "--config", &scene.path("people.toml")]).output().unwrap();
     assert!(String::from_utf8_lossy(&text.stdout).contains(&quick), "{text:?}");

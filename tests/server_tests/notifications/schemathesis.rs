@@ -116,10 +116,15 @@ fn each_answer_is_as_the_document_says(engine: Engine) {
         ("no token", "", "1", "coverage"),
     ];
     for (who, token, examples, phases) in [everything].into_iter().chain(others) {
-        let said = run(token, examples, phases);
-        let told = String::from_utf8_lossy(&said.stdout);
-        assert!(said.status.success(), "{who}: {}\n{told}\n{}", said.status, String::from_utf8_lossy(&said.stderr));
-        println!("{who}: {}", told.lines().rev().find(|line| line.contains("generated")).unwrap_or_default());
+        let result = run(token, examples, phases);
+        let printed = String::from_utf8_lossy(&result.stdout);
+        assert!(
+            result.status.success(),
+            "{who}: {}\n{printed}\n{}",
+            result.status,
+            String::from_utf8_lossy(&result.stderr)
+        );
+        println!("{who}: {}", printed.lines().rev().find(|line| line.contains("generated")).unwrap_or_default());
     }
     rest.end();
 }
@@ -140,9 +145,15 @@ fn each_link_leads_where_the_document_says() {
         command.args(["--header", &format!("Authorization: Bearer {token}")]);
         command.args(["--report", "ndjson", "--report-ndjson-path", "report.ndjson"]);
         command.env("SCHEMATHESIS_HOOKS", "hooks").env("PYTHONPATH", scene.path("")).env("HOME", scene.path(""));
-        let said = command.env("EVENT", &event).current_dir(scene.path("")).stdin(Stdio::null()).output().unwrap();
-        let told = String::from_utf8_lossy(&said.stdout);
-        assert!(said.status.success(), "{}\n{told}\n{}", said.status, String::from_utf8_lossy(&said.stderr));
+        let output_text =
+            command.env("EVENT", &event).current_dir(scene.path("")).stdin(Stdio::null()).output().unwrap();
+        let printed = String::from_utf8_lossy(&output_text.stdout);
+        assert!(
+            output_text.status.success(),
+            "{}\n{printed}\n{}",
+            output_text.status,
+            String::from_utf8_lossy(&output_text.stderr)
+        );
         followed.extend(followed_by(&std::fs::read_to_string(scene.path("report.ndjson")).unwrap()));
         println!("after {seed} rounds {} of {} links were followed", followed.len(), links.len());
         if followed == links {

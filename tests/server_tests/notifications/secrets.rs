@@ -24,7 +24,7 @@ fn no_log_no_table_and_no_page_has_a_secret_or_a_token(engine: Engine) {
     let wrong = format!("{}{other}", &token[..token.len() - 1]);
     rest.ask(&wrong, "GET /subscriptions", None).problem(401, "wrong-token");
     scene.deliver("doug", scene.message("a")).delivered();
-    wait_until("it is told", || receiver.taken("/quick").len() == 2);
+    wait_until("it is notified", || receiver.taken("/quick").len() == 2);
     notifier.end();
     let link = link(&rest.config, "admin");
     rest.end();
@@ -51,7 +51,8 @@ fn no_log_no_table_and_no_page_has_a_secret_or_a_token(engine: Engine) {
     let id_is_there = dump.contains(id) || dump.contains(&id.replace('-', ""));
     assert!(id_is_there && dump.contains("token:crm") && log.contains(id));
     assert!(pages.contains(id) && pages.contains("token:crm") && pages.contains("anna"));
-    let secret = |told: &serde_json::Value| told["secret"].as_str().unwrap().trim_start_matches("whsec_").to_owned();
+    let secret =
+        |created: &serde_json::Value| created["secret"].as_str().unwrap().trim_start_matches("whsec_").to_owned();
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     for (what, text) in [
         ("the first secret", secret(&made)),

@@ -65,8 +65,8 @@ fn what_is_brought_is_delivered_once_and_to_whom_the_token_is_for(engine: Engine
     assert_eq!(counts(&scene), Counts { new: 4, ..Counts::default() });
     // One that is known and one that is not: nothing is accepted.
     let one_unknown = "recipient=doug@mail.axial.net&recipient=nobody@mail.axial.net";
-    let told = bring(&rest, &token, one_unknown, &message).problem(422, "unknown-recipient");
-    assert!(told["errors"][0]["detail"].as_str().unwrap().starts_with("nobody@mail.axial.net"), "{told}");
+    let refusal = bring(&rest, &token, one_unknown, &message).problem(422, "unknown-recipient");
+    assert!(refusal["errors"][0]["detail"].as_str().unwrap().starts_with("nobody@mail.axial.net"), "{refusal}");
     // Of whom it is not for, it hears nothing.
     for other in ["doug@axial.net", "nobody@axial.net", "doug@mail.axial.net.evil.example"] {
         bring(&rest, &token, &format!("{lone}&recipient={other}"), &message).problem(403, "out-of-bounds");
@@ -152,7 +152,7 @@ fn only_who_may_speak_for_authors_has_copies_put_in_sent(engine: Engine) {
 }
 
 #[test]
-fn a_full_disk_is_told_and_nothing_is_accepted() {
+fn a_full_disk_is_notified_and_nothing_is_accepted() {
     own_mounts::alone("notifications::submission_by_http::where_the_disk_is_full");
 }
 
@@ -288,10 +288,13 @@ fn mail_comes_in_at_a_socket_on_which_no_page_is() {
         assert_ne!(ask(&page, HOST, request).status, 404, "{request}");
     }
     for request in of_api {
-        let told = ask(&page, HOST, request);
-        assert_eq!((told.status, told.body.contains("problem")), (404, false), "{request}: {told:?}");
-        let told = ask(&rest.socket, HOOKS, request);
-        assert!(told.headers["content-type"].starts_with("application/") && told.status != 421, "{request}: {told:?}");
+        let answer = ask(&page, HOST, request);
+        assert_eq!((answer.status, answer.body.contains("problem")), (404, false), "{request}: {answer:?}");
+        let response = ask(&rest.socket, HOOKS, request);
+        assert!(
+            response.headers["content-type"].starts_with("application/") && response.status != 421,
+            "{request}: {response:?}"
+        );
     }
     // Each has its own name, and the other one's is none of its.
     for (socket, another) in [(&rest.socket, HOST), (&page, HOOKS)] {
@@ -320,24 +323,24 @@ fn who_sends_a_message_slowly_holds_up_nobody_else() {
         );
         stream.write_all(head.as_bytes()).unwrap();
         // It is answered so once its body is waited for.
-        let mut said = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
-        stream.read_exact(&mut said).unwrap();
-        assert_eq!(said, *b"HTTP/1.1 100 Continue\r\n\r\n");
+        let mut buffer = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+        stream.read_exact(&mut buffer).unwrap();
+        assert_eq!(buffer, *b"HTTP/1.1 100 Continue\r\n\r\n");
         stream.write_all(begun.as_bytes()).unwrap();
         stream
     });
     bring(&rest, &token, query, &scene.message("a")).good(202);
     for drip in &mut drips {
         drip.set_nonblocking(true).unwrap();
-        let said = drip.read(&mut [0; 1]).map_err(|error| error.kind());
-        assert_eq!(said, Err(ErrorKind::WouldBlock), "its body is waited for still");
+        let error_text = drip.read(&mut [0; 1]).map_err(|error| error.kind());
+        assert_eq!(error_text, Err(ErrorKind::WouldBlock), "its body is waited for still");
         drip.set_nonblocking(false).unwrap();
     }
     for mut drip in drips {
         drip.write_all(left.as_bytes()).unwrap();
-        let mut said = String::new();
-        drip.read_to_string(&mut said).unwrap();
-        assert!(said.starts_with("HTTP/1.1 202 "), "{said}");
+        let mut received = String::new();
+        drip.read_to_string(&mut received).unwrap();
+        assert!(received.starts_with("HTTP/1.1 202 "), "{received}");
     }
     assert_eq!(counts(&scene), Counts { new: 5, ..Counts::default() });
     rest.end();

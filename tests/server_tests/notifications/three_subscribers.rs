@@ -12,9 +12,9 @@ use crate::support::site_fixture::LISA;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-on_two_engines![each_of_three_subscribers_is_told_what_the_ledger_says];
+on_two_engines![each_of_three_subscribers_is_notified_what_the_ledger_says];
 
-fn each_of_three_subscribers_is_told_what_the_ledger_says(engine: Engine) {
+fn each_of_three_subscribers_is_notified_what_the_ledger_says(engine: Engine) {
     let mut site = MailHosts::set_up(&Options::new(engine, 6));
     let receiver = Receiver::start();
     for (path, at_once) in [("/quick", "8"), ("/late", "2"), ("/dying", "8")] {
@@ -27,7 +27,7 @@ fn each_of_three_subscribers_is_told_what_the_ledger_says(engine: Engine) {
         (0..6).map(|number| format!("<{number}-{}@mail.google.com>", site.scene.run)).collect();
 
     deliver(&site, &message_ids[..2]);
-    wait_for("the one that will die was told", LIMIT, || !receiver.taken("/dying").is_empty());
+    wait_for("the one that will die was notified", LIMIT, || !receiver.taken("/dying").is_empty());
     receiver.die();
     deliver(&site, &message_ids[2..4]);
     wait_for("the dead one was called", LIMIT, || receiver.came("/dying").len() > receiver.taken("/dying").len());
@@ -35,7 +35,7 @@ fn each_of_three_subscribers_is_told_what_the_ledger_says(engine: Engine) {
     deliver(&site, &message_ids[4..]);
 
     let copies = message_ids.len() as i64 * (site.recipients.len() as i64 + 1);
-    wait_for("all is told", LIMIT, || {
+    wait_for("all is notified", LIMIT, || {
         let events = "SELECT count(*) FROM events";
         site.scene.database.count(events) == copies && site.scene.database.count(PENDING) == 0
     });
@@ -48,17 +48,17 @@ fn each_of_three_subscribers_is_told_what_the_ledger_says(engine: Engine) {
     let recorded: BTreeSet<String> =
         site.scene.database.texts(&format!("SELECT {key} FROM copies WHERE state = 'delivered'")).into_iter().collect();
     assert_eq!(recorded.len() as i64, copies);
-    let told = |path: &str| -> (BTreeSet<String>, BTreeSet<String>) {
+    let received_at = |path: &str| -> (BTreeSet<String>, BTreeSet<String>) {
         let of = |request: &Request| {
             let copy = request.json()["data"]["copy"]["copy"].as_str().unwrap().to_owned();
             (request.id().to_owned(), copy)
         };
         receiver.taken(path).iter().map(of).unzip()
     };
-    let (ids, _) = told("/quick");
+    let (ids, _) = received_at("/quick");
     assert_eq!(ids.len() as i64, copies);
     for path in ["/quick", "/late", "/dying"] {
-        assert_eq!(told(path), (ids.clone(), recorded.clone()), "{path}");
+        assert_eq!(received_at(path), (ids.clone(), recorded.clone()), "{path}");
         assert_eq!(receiver.taken(path).len(), ids.len(), "{path}: none is taken twice");
     }
     for path in ["/quick", "/late"] {

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 on_each_engine![
     who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_revoked,
     of_many_tries_the_newest_can_be_read,
-    who_may_not_read_messages_has_nothing_of_them_told,
+    who_may_not_read_messages_has_nothing_of_them_notified,
 ];
 
-/// A callback that has not said that it wants to be told is told nothing, whoever resumes its subscription.
+/// A callback that has not said that it wants to be told is notified nothing, whoever resumes its subscription.
 fn who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_revoked(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let rest = Rest::start(&mut scene, "");
@@ -43,7 +43,7 @@ fn who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_
     let why = scene.database.texts("SELECT state_reason FROM subscriptions ORDER BY id");
     assert!(why.iter().all(|why| why.starts_with("its token was revoked")), "{why:?}");
 
-    // By another token of the name, and by hand.
+    // By another token of the name, and manually.
     let token = rest.cli(&make)["token"].as_str().unwrap().to_owned();
     let [mute, by_hand, active, paused] = made;
     for (id, state) in [(&mute, "unverified"), (&active, "active"), (&paused, "active")] {
@@ -60,7 +60,7 @@ fn who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_
     let notifier = Notifier::start(&mut scene);
     let asked = |id: &str| receiver.came("/mute").iter().any(|request| request.headers["maildrop-subscription"] == id);
     wait_until("both are asked", || asked(&mute) && asked(&by_hand));
-    wait_until("the others are told", || {
+    wait_until("the others are notified", || {
         ["/quick/active", "/quick/paused"].iter().all(|path| !receiver.taken(path).is_empty())
     });
     notifier.end();
@@ -101,7 +101,7 @@ fn of_many_tries_the_newest_can_be_read(engine: Engine) {
     rest.end();
 }
 
-fn who_may_not_read_messages_has_nothing_of_them_told(engine: Engine) {
+fn who_may_not_read_messages_has_nothing_of_them_notified(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let (notifier, rest, token, made) = crm_subscribes(&mut scene, &receiver.url("/quick"));
     let one = format!("/subscriptions/{}", made["id"].as_str().unwrap());
@@ -109,8 +109,8 @@ fn who_may_not_read_messages_has_nothing_of_them_told(engine: Engine) {
     let wanted = json!({ "callback_url": receiver.url("/quick/full"), "resource": "all", "detail": "full" });
     let change = |token: &str, change: Value| rest.ask(token, &format!("PATCH {one}"), Some(&change));
     let refused = |answer: crate::fixtures::rest_client::Answer| {
-        let told = answer.problem(403, "out-of-scope");
-        assert_eq!(told["detail"], "it has not the scope messages:read", "{told}");
+        let refusal = answer.problem(403, "out-of-scope");
+        assert_eq!(refusal["detail"], "it has not the scope messages:read", "{refusal}");
     };
     refused(rest.ask(&token, "POST /subscriptions", Some(&wanted)));
     refused(change(&token, json!({ "detail": "full" })));

@@ -28,12 +28,12 @@ fn silent_receivers_of_one_token_leave_half_of_the_requests_to_others(engine: En
     let notifier = Notifier::start_with(&mut scene, "concurrency = 8\n");
     wait_until("it has its share", || receiver.came("/slow").len() == 4);
     subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[("owner", "'token:b'")]);
-    let told: BTreeSet<String> = happen(&mut scene, 20, "message.delivered").into_iter().collect();
-    wait_until("the other one is told all", || receiver.taken("/quick").len() == 20);
+    let shown: BTreeSet<String> = happen(&mut scene, 20, "message.delivered").into_iter().collect();
+    wait_until("the other one is notified all", || receiver.taken("/quick").len() == 20);
     let taken: BTreeSet<String> = receiver.taken("/quick").iter().map(|request| request.id().to_owned()).collect();
-    assert_eq!((taken, receiver.came("/slow").len()), (told, 4));
+    assert_eq!((taken, receiver.came("/slow").len()), (shown, 4));
     receiver.release();
-    wait_until("all are told", || scene.database.count(PENDING) == 0);
+    wait_until("all are notified", || scene.database.count(PENDING) == 0);
     assert_eq!(receiver.taken("/slow").len(), 20 * 25);
     notifier.end();
 }

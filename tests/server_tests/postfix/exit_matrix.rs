@@ -51,7 +51,7 @@ struct Row {
     status: Status,
     dsn: &'static str,
     /// What the log says in parentheses.
-    said: &'static str,
+    reason: &'static str,
     /// Its first try leaves an attempt that never ended.
     stays_open: bool,
 }
@@ -82,19 +82,19 @@ impl Row {
             recipient: Recipient::LivesHere,
             status,
             dsn,
-            said: "",
+            reason: "",
             stays_open: false,
         }
     }
 
-    fn ours(way: &str, status: Status, dsn: &'static str, said: &'static str) -> Self {
-        Self { said, ..Self::new(way, PROGRAM, status, dsn) }
+    fn ours(way: &str, status: Status, dsn: &'static str, reason: &'static str) -> Self {
+        Self { reason, ..Self::new(way, PROGRAM, status, dsn) }
     }
 
     /// The program with a fault built in.
-    fn fault(way: &str, fault: &str, dsn: &'static str, said: &'static str) -> Self {
+    fn fault(way: &str, fault: &str, dsn: &'static str, reason: &'static str) -> Self {
         let settings = format!("    -o {{ export_environment = TZ MAIL_CONFIG LANG MAILDROP_TEST_FAULT={fault} }}\n");
-        Self { command: WITH_FAULTS.into(), settings, ..Self::ours(way, Deferred, dsn, said) }
+        Self { command: WITH_FAULTS.into(), settings, ..Self::ours(way, Deferred, dsn, reason) }
     }
 
     /// Another program: a line of shell.
@@ -375,7 +375,7 @@ fn not_ours(site: &MailHosts) -> Vec<Row> {
         Row::new("the program, whose libraries cannot be opened", PROGRAM, Deferred, "4.3.0")
             .with(|row| {
                 row.ours = false;
-                row.said = "error while loading shared libraries";
+                row.reason = "error while loading shared libraries";
             })
             .after(site, "loader", "ulimit -n 3"),
         Row::new("the program, stopped until Postfix's limit", PROGRAM, Deferred, "4.3.0")
@@ -383,7 +383,7 @@ fn not_ours(site: &MailHosts) -> Vec<Row> {
                 row.ours = false;
                 row.held = true;
                 row.limit = Some("5s");
-                row.said = "Command time limit exceeded";
+                row.reason = "Command time limit exceeded";
             })
             .after(site, "stopped", "(sleep 2; kill -STOP $$) </dev/null >/dev/null 2>&1 &"),
         // The same, without the filter.
@@ -443,14 +443,14 @@ fn no_way_to_end_bounces_what_could_be_delivered() {
     let mut table = String::from("how it ends | what Postfix does | what the log says\n--- | --- | ---\n");
     let mut wrong = String::new();
     for (number, row) in rows.iter().enumerate() {
-        let (status, dsn, said) = &tries[&address(number)];
+        let (status, dsn, reason) = &tries[&address(number)];
         let whose = if row.ours { "" } else { "not ours: " };
-        let _ = writeln!(table, "{whose}{} | {dsn} {status:?} | {}", row.way, said.replace('|', "/"));
-        if *status != row.status || !dsn.starts_with(row.dsn) || !said.contains(row.said) {
+        let _ = writeln!(table, "{whose}{} | {dsn} {status:?} | {}", row.way, reason.replace('|', "/"));
+        if *status != row.status || !dsn.starts_with(row.dsn) || !reason.contains(row.reason) {
             let _ = writeln!(
                 wrong,
-                "{}: {status:?} {dsn} {said:?}, not {:?} {} {:?}",
-                row.way, row.status, row.dsn, row.said
+                "{}: {status:?} {dsn} {reason:?}, not {:?} {} {:?}",
+                row.way, row.status, row.dsn, row.reason
             );
         }
         // 65, 67 and 77 say so themselves; anything else that bounces is a message lost to its recipient.
@@ -535,7 +535,7 @@ fn what_was_deferred_arrives_once(site: &mut MailHosts, rows: &[Row], ids: &[Str
     assert_eq!(database.count("SELECT count(*) FROM messages"), delivered);
 }
 
-/// A transport for each row, that tries once until it is told to try again.
+/// A transport for each row, that tries once until it is asked to try again.
 fn set_up(site: &mut MailHosts, rows: &[Row]) {
     let (mut master, mut transports, mut limits) = (String::new(), String::new(), Vec::new());
     for (number, row) in rows.iter().enumerate() {
@@ -642,8 +642,8 @@ fn first_tries(log: &str) -> BTreeMap<String, (Status, String, String)> {
             "bounced" => Bounced,
             other => panic!("{other}: {line}"),
         };
-        let said = line.split_once(" (").map_or("", |(_, said)| said);
-        tries.entry(to).or_insert((status, dsn, format!("({said}")));
+        let shown = line.split_once(" (").map_or("", |(_, reason)| reason);
+        tries.entry(to).or_insert((status, dsn, format!("({shown}")));
     }
     tries
 }

@@ -29,16 +29,16 @@ fn who_asks_the_database_alone_needs_no_password_of_the_mailbox_store() {
         &["lock", "list"],
         &["lock", "try", "x"],
     ] {
-        let said = scene.subcommand(subcommand);
-        assert_eq!(said.status.code(), Some(0), "{subcommand:?}: {said:?}");
+        let printed_text = scene.subcommand(subcommand);
+        assert_eq!(printed_text.status.code(), Some(0), "{subcommand:?}: {printed_text:?}");
     }
     let config = scene.path("config.toml");
-    let said = program(&["lock", "exec", "--config", &config, "x", "--", "true"]).output().unwrap();
-    assert_eq!(said.status.code(), Some(0), "{said:?}");
+    let output_text = program(&["lock", "exec", "--config", &config, "x", "--", "true"]).output().unwrap();
+    assert_eq!(output_text.status.code(), Some(0), "{output_text:?}");
     for subcommand in [&["check"][..], &["audit"], &["replay", "--owed"]] {
-        let said = scene.subcommand(subcommand);
-        assert_eq!(said.status.code(), Some(78), "{subcommand:?}: {said:?}");
-        assert!(String::from_utf8_lossy(&said.stderr).contains("imap.password_file"), "{subcommand:?}: {said:?}");
+        let printed = scene.subcommand(subcommand);
+        assert_eq!(printed.status.code(), Some(78), "{subcommand:?}: {printed:?}");
+        assert!(String::from_utf8_lossy(&printed.stderr).contains("imap.password_file"), "{subcommand:?}: {printed:?}");
     }
     scene.deliver("doug", scene.message("two")).deferred("4.3.5");
     assert_eq!(scene.inbox("doug").len(), 1);
@@ -46,8 +46,8 @@ fn who_asks_the_database_alone_needs_no_password_of_the_mailbox_store() {
 
 /// No form of the secret: not as it is, not in base64 whatever stands before it, not in hexadecimal digits.
 #[track_caller]
-fn tells_no(secret: &str, what: &str, told: &[u8]) {
-    let text = String::from_utf8_lossy(told);
+fn tells_no(secret: &str, what: &str, bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
     assert!(!text.contains(secret), "{secret} in the {what}: {text}");
     for shift in 0..3 {
         let bytes = [&[0; 3][..shift], secret.as_bytes()].concat();

@@ -174,8 +174,8 @@ fn check_finds_a_postfix_that_gives_up_sooner_than_is_reckoned_with() {
         let script = "MAIL_CONFIG=$1 \"$2\" check --json --config \"$3\" --recipient \"$4\" || [ $? = 69 ]";
         let program = format!("{OPT}/bin/maildrop_command");
         let config = site.scene.seen("config.toml");
-        let said = on("mx1", &["sh", "-c", script, "sh", &mx1.etc(""), &program, &config, &site.recipients[0]]);
-        let findings: Vec<Value> = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        let shown = on("mx1", &["sh", "-c", script, "sh", &mx1.etc(""), &program, &config, &site.recipients[0]]);
+        let findings: Vec<Value> = serde_json::from_str(&shown).unwrap_or_else(|error| panic!("{error}: {shown}"));
         ["queue lifetime", "deadline"].map(|what| {
             let found = findings.iter().find(|found| found["what"] == what).unwrap();
             (found["state"].as_str().unwrap().to_owned(), found["fix"].as_str().unwrap_or_default().to_owned())
@@ -368,8 +368,8 @@ fn the_steps_to_go_live_lead_there_and_back() {
     reload(mx1);
     let waits = send(mx1, &site.recipients);
     wait_for(mx1, "it waits", |log| tries(log, &waits).any(|line| line.contains("status=deferred")));
-    let said = steps.run_for(3, &waits);
-    assert!(said[0].contains(&waits) && said[1].contains(delivered), "{said:?}");
+    let output = steps.run_for(3, &waits);
+    assert!(output[0].contains(&waits) && output[1].contains(delivered), "{output:?}");
 
     // The way back.
     let before = reloads();

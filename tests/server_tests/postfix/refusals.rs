@@ -92,12 +92,12 @@ fn by_default_nobody_is_refused(engine: Engine) {
 
 /// What the program is told, or is not told, once it has said this.
 fn after_the_refusal(scene: &Scene, then: impl Fn(Speaker) -> Fate + Send + Sync + 'static) -> Wire {
-    let said = AtomicBool::new(false);
+    let shown = AtomicBool::new(false);
     Wire::to(scene.settings.database.clone(), move |speaker, piece| {
         if speaker == Speaker::Program && says(piece, "INTO unknown_recipients") {
-            said.store(true, Ordering::SeqCst);
+            shown.store(true, Ordering::SeqCst);
         }
-        if said.load(Ordering::SeqCst) { then(speaker) } else { Fate::Pass }
+        if shown.load(Ordering::SeqCst) { then(speaker) } else { Fate::Pass }
     })
 }
 
@@ -160,14 +160,16 @@ fn who_may_not_write_it_down_refuses_nobody(engine: Engine) {
     let password = "only-for-this-test";
     scene.configure(|settings| (settings.role, settings.database_password) = (role.clone(), password.into()));
     to_a_stranger(&scene).ended(67, "5.1.1 ");
-    let told = |scene: &Scene| String::from_utf8(scene.subcommand(&["check", "--all"]).stdout).unwrap();
-    assert!(!told(&scene).contains("needed with routing.unknown_recipient"), "{}", told(&scene));
+    let check_output = |scene: &Scene| String::from_utf8(scene.subcommand(&["check", "--all"]).stdout).unwrap();
+    assert!(!check_output(&scene).contains("needed with routing.unknown_recipient"), "{}", check_output(&scene));
 
     // The grants of an older release.
     let whom = if engine.is_postgres() { role } else { format!("'{role}'@'%'") };
     scene.database.execute(&format!("REVOKE INSERT ON unknown_recipients FROM {whom}"));
     to_a_stranger(&scene).deferred("4.3.5 the database is not set up for deliveries");
-    assert!(told(&scene).contains("needed with routing.unknown_recipient = \"reject\", which defers without it"));
+    assert!(
+        check_output(&scene).contains("needed with routing.unknown_recipient = \"reject\", which defers without it")
+    );
     assert!(scene.log().contains("unknown_recipients"), "the log says on what");
     scene.deliver("doug", scene.message("doug")).delivered();
 
@@ -177,7 +179,7 @@ fn who_may_not_write_it_down_refuses_nobody(engine: Engine) {
     to_a_stranger(&scene).deferred("4.3.5 the database is not set up for deliveries");
     let check = scene.subcommand(&["check", "--all"]);
     assert_eq!(check.status.code(), Some(69), "{check:?}");
-    assert!(told(&scene).contains("not applied"), "{}", told(&scene));
+    assert!(check_output(&scene).contains("not applied"), "{}", check_output(&scene));
     scene.deliver("doug", scene.message("again")).delivered();
 }
 

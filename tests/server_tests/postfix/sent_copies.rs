@@ -136,10 +136,10 @@ fn check_warns_of_what_nobody_finishes() {
     let mut scene = Scene::with(PG, &["lisa", "doug"]);
     scene.configure(|settings| settings.more = "[sent]\ndedup_by = \"mailbox\"\n".into());
     scene.deliver("doug", scene.message("owed")).delivered();
-    let told = |scene: &Scene| String::from_utf8(scene.subcommand(&["check", "--all"]).stdout).unwrap();
-    assert!(!told(&scene).contains("Sent copies"));
+    let check_output = |scene: &Scene| String::from_utf8(scene.subcommand(&["check", "--all"]).stdout).unwrap();
+    assert!(!check_output(&scene).contains("Sent copies"));
     scene.database.execute("UPDATE copies SET updated_at = updated_at - interval '61 minutes'");
-    assert!(told(&scene).contains("1 are owed for longer than an hour"), "{}", told(&scene));
+    assert!(check_output(&scene).contains("1 are owed for longer than an hour"), "{}", check_output(&scene));
 }
 
 /// What she writes to others is in her INBOX; where she is among them, it is there once.

@@ -1,5 +1,5 @@
 //! Two hosts whose `lock.namespace` differs take two locks for one message, which exclude nobody. The journal shows it: the
-//! second is deferred, and nothing is there twice.
+//! second is deferred, and nothing is duplicated.
 
 use crate::support::database::Engine;
 use crate::support::program::{Outcome, Running, feed, program, wait_until};
@@ -98,11 +98,11 @@ fn so_is_one_that_comes_a_moment_later_until_that_is_settled(engine: Engine) {
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
     // The ledger tells which host it is that differs.
     scene.database.execute("UPDATE attempts SET host = concat('mx-', recipient)");
-    for (config, told) in [(&one, "another one on mx-scuba@"), (&two, "another one on mx-doug@")] {
+    for (config, holder) in [(&one, "another one on mx-scuba@"), (&two, "another one on mx-doug@")] {
         let check = program(&["check", "--all", "--self-test", "--config", config]).output().unwrap();
-        let said = String::from_utf8(check.stdout).unwrap();
-        assert_eq!(check.status.code(), Some(69), "{said}");
-        assert!(said.contains(told), "{said}");
+        let printed = String::from_utf8(check.stdout).unwrap();
+        assert_eq!(check.status.code(), Some(69), "{printed}");
+        assert!(printed.contains(holder), "{printed}");
     }
     settled(&mut scene);
     assert!(deliver(&scene, &two, "scuba", &message).delivered().ends_with("Sent already there"));

@@ -136,7 +136,7 @@ fn in_a_container_it_needs_no_rights_and_ends_after_what_it_has_in_hand() {
     });
     let mut stopping = Command::new("docker").args(["stop", &made.name]).spawn().unwrap();
     let is_ending = || fs::read_to_string(state.join("log")).unwrap().contains("the service ends");
-    wait_until("it is told to end", is_ending);
+    wait_until("it is asked to end", is_ending);
     drop(holder);
     let replies = session.replies(3);
     assert!(replies.iter().all(|reply| reply.starts_with("250 2.0.0 INBOX appended")), "{replies:?}");

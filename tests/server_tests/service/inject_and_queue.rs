@@ -9,9 +9,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Output, Stdio};
 
 on_two_engines!(
-    what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that_is_said,
+    what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that_is_reported,
     an_unknown_recipient_is_turned_away_and_nothing_is_accepted,
-    where_unknown_recipients_are_deferred_whoever_brings_mail_is_told_to_try_later,
+    where_unknown_recipients_are_deferred_whoever_brings_mail_should_try_later,
 );
 
 /// The service's master. Dropped, it is killed, and all that it has started ends.
@@ -61,7 +61,7 @@ fn counts(scene: &Scene) -> Counts {
     Queue::existing(scene.path("state/queue").as_ref()).unwrap().counts().unwrap()
 }
 
-fn what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that_is_said(engine: Engine) {
+fn what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that_is_reported(engine: Engine) {
     let scene = scene(engine, &["doug", "scuba", "lisa"], "reject");
     let to = ["--recipient", "doug@mail.axial.net", "--recipient", "scuba@mail.axial.net"];
     for _ in 0..2 {
@@ -86,31 +86,31 @@ fn what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that
     let id =
         String::from_utf8(output.stdout).unwrap().lines().nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
     let trace = scene.subcommand(&["trace", &id]);
-    let told = String::from_utf8(trace.stdout).unwrap();
-    assert!(trace.status.success() && told.contains(&scene.message_id("by its author")), "{told}");
+    let printed = String::from_utf8(trace.stdout).unwrap();
+    assert!(trace.status.success() && printed.contains(&scene.message_id("by its author")), "{printed}");
 }
 
 fn an_unknown_recipient_is_turned_away_and_nothing_is_accepted(engine: Engine) {
     let mut scene = scene(engine, &["doug"], "reject");
     let to = ["--recipient", "doug@mail.axial.net", "--recipient", "stranger@mail.axial.net"];
     let output = inject(&scene, &to, "to a stranger");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(67), "{said}");
-    assert!(said.contains("stranger@mail.axial.net: unknown recipient") && !said.contains("doug@"), "{said}");
-    assert!(said.contains("nothing was accepted"), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(67), "{errors}");
+    assert!(errors.contains("stranger@mail.axial.net: unknown recipient") && !errors.contains("doug@"), "{errors}");
+    assert!(errors.contains("nothing was accepted"), "{errors}");
     assert!(!std::path::Path::new(&scene.path("state/queue")).exists());
     // That nobody bears the address is committed, and not only read.
     assert_eq!(scene.database.count("SELECT count(*) FROM unknown_recipients"), 1);
 }
 
-fn where_unknown_recipients_are_deferred_whoever_brings_mail_is_told_to_try_later(engine: Engine) {
+fn where_unknown_recipients_are_deferred_whoever_brings_mail_should_try_later(engine: Engine) {
     let mut scene = scene(engine, &["doug"], "defer");
     let output = inject(&scene, &["--recipient", "stranger@mail.axial.net"], "to a stranger");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(75), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{errors}");
     assert!(
-        said.contains("stranger@mail.axial.net: unknown recipient: the table addresses has no row for it"),
-        "{said}"
+        errors.contains("stranger@mail.axial.net: unknown recipient: the table addresses has no row for it"),
+        "{errors}"
     );
     assert!(!std::path::Path::new(&scene.path("state/queue")).exists());
     assert_eq!(scene.database.count("SELECT count(*) FROM unknown_recipients"), 0);

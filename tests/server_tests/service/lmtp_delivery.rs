@@ -49,7 +49,7 @@ on_two_engines![
     a_worker_that_is_killed_in_the_midst_of_a_message_puts_it_off_for_all,
     a_front_that_is_killed_is_there_again_on_the_same_socket,
     processes_that_are_replaced_under_a_stream_of_messages_refuse_none,
-    a_database_that_nothing_is_delivered_by_is_told_of_until_something_is,
+    a_database_that_nothing_is_delivered_by_is_reported_until_something_is,
 ];
 
 fn each_recipient_has_one_copy_and_an_answer_of_its_own(engine: Engine) {
@@ -80,8 +80,8 @@ fn one_copy_and_an_answer_each(mut scene: Scene) {
     // Nobody is lost for a stranger among them, and there is nobody's answer in his place.
     let among = addresses(&["doug", "stranger", "scuba"]);
     let replies = lmtp.deliver(LISA, &among, &scene.message("stranger"));
-    let told: Vec<&str> = replies.iter().map(|reply| &reply[..9]).collect();
-    assert_eq!(told, ["250 2.0.0", "451 4.1.1", "250 2.0.0"], "{replies:?}");
+    let codes: Vec<&str> = replies.iter().map(|reply| &reply[..9]).collect();
+    assert_eq!(codes, ["250 2.0.0", "451 4.1.1", "250 2.0.0"], "{replies:?}");
     // Not one reply more, which would be taken for that to the next command.
     assert_eq!(lmtp.say("QUIT"), "221 2.0.0 Bye");
     each_has_one(&scene, &["doug", "scuba"], "stranger");
@@ -94,12 +94,12 @@ fn one_copy_and_an_answer_each(mut scene: Scene) {
 fn readiness(http: &str) -> String {
     let mut stream = UnixStream::connect(http).unwrap();
     stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
-    said
+    let mut received = String::new();
+    stream.read_to_string(&mut received).unwrap();
+    received
 }
 
-fn a_database_that_nothing_is_delivered_by_is_told_of_until_something_is(engine: Engine) {
+fn a_database_that_nothing_is_delivered_by_is_reported_until_something_is(engine: Engine) {
     let mut scene = scene(engine);
     let http = scene.path("http");
     let mut service = Service::start_with(&mut scene, &format!("workers = 2\nhttp = {http:?}\n"), &[]);
@@ -112,12 +112,12 @@ fn a_database_that_nothing_is_delivered_by_is_told_of_until_something_is(engine:
     wait_until("the status says so", || {
         let status = service.status();
         let reasons = status["reasons"].as_array().unwrap();
-        let told = reasons.iter().any(|reason| reason.as_str().unwrap().starts_with(away));
-        told && status["state"] == "degraded"
+        let reported = reasons.iter().any(|reason| reason.as_str().unwrap().starts_with(away));
+        reported && status["state"] == "degraded"
     });
     wait_until("/readyz says so", || {
-        let said = readiness(&http);
-        said.starts_with("HTTP/1.1 200 ") && said.contains(away)
+        let shown = readiness(&http);
+        shown.starts_with("HTTP/1.1 200 ") && shown.contains(away)
     });
     scene.database.execute("ALTER TABLE addresses_away RENAME TO addresses");
     let replies = lmtp.deliver(LISA, &addresses(&["doug", "scuba"]), &message);

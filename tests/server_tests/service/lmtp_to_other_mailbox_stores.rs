@@ -41,8 +41,8 @@ fn each_has_his_copy_and_an_answer_of_his_own(scene: &mut Scene, store: &Store<'
         .map(|id| scene.message(id).replace("Subject: ", "Subject: grün ") + &"0123456789\n".repeat(10_000));
     for message in &messages {
         let replies = lmtp.deliver(LISA, &to, message);
-        let told: Vec<&str> = replies.iter().map(|reply| &reply[..9]).collect();
-        assert_eq!(told, ["250 2.0.0", "452 4.2.2", "250 2.0.0", "451 4.1.1", "250 2.0.0"], "{replies:?}");
+        let codes: Vec<&str> = replies.iter().map(|reply| &reply[..9]).collect();
+        assert_eq!(codes, ["250 2.0.0", "452 4.2.2", "250 2.0.0", "451 4.1.1", "250 2.0.0"], "{replies:?}");
         assert!(
             replies[0].contains("INBOX appended (uid ") && replies[0].contains(", Sent appended (uid "),
             "{replies:?}"
@@ -62,8 +62,8 @@ fn each_has_his_copy_and_an_answer_of_his_own(scene: &mut Scene, store: &Store<'
     for message in &messages {
         let replies = lmtp.deliver(LISA, &to, message);
         let already = "250 2.0.0 INBOX already there";
-        for (reply, told) in replies.iter().zip([already, full, already, "250 2.0.0 INBOX appended", already]) {
-            assert!(reply.starts_with(told), "{replies:?}");
+        for (reply, expected) in replies.iter().zip([already, full, already, "250 2.0.0 INBOX appended", already]) {
+            assert!(reply.starts_with(expected), "{replies:?}");
         }
     }
     for (name, count) in FIVE.into_iter().zip([1, has_room, 1, 1, 1]) {

@@ -89,9 +89,9 @@ impl Machine {
         command.args(["exec", &self.0, "sh", "-c", "exec \"$@\" 2>&1", "sh"]).args(program);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("docker runs");
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let (say, said) = mpsc::channel();
-        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| say.send(line)));
-        Program { child, said }
+        let (sender, printed) = mpsc::channel();
+        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Program { child, printed }
     }
 
     /// One of the guide's programs, with our sockets in place of its ports.
@@ -134,13 +134,13 @@ fn docker(arguments: &[&str]) -> String {
 
 struct Program {
     child: Child,
-    said: Receiver<String>,
+    printed: Receiver<String>,
 }
 
 impl Program {
     #[track_caller]
     fn line(&self) -> String {
-        self.said.recv_timeout(PATIENCE).expect("it says something")
+        self.printed.recv_timeout(PATIENCE).expect("it says something")
     }
 }
 
@@ -158,7 +158,7 @@ fn answered(client: &Program, from: usize, count: usize) {
     for number in from..from + count {
         let mut line = client.line();
         let on_the_way = ["Connecting to server", "Sending", "No response", "Reconnecting", "Resending"];
-        while on_the_way.iter().any(|said| line.contains(said)) {
+        while on_the_way.iter().any(|sent| line.contains(sent)) {
             line = client.line();
         }
         assert_eq!(line, format!("INFO: Server replied OK (b'{number}')"));

@@ -114,7 +114,7 @@ pub(super) fn message(id: &str, more: &str, body: &str) -> String {
 }
 
 /// The statuses that Postfix has logged of this message by this transport's program.
-pub(super) fn told(postfix: &Postfix, id: &str, program: &str) -> Vec<String> {
+pub(super) fn log_lines(postfix: &Postfix, id: &str, program: &str) -> Vec<String> {
     let (id, log) = (format!(" {id}: to=<"), postfix.log());
     let lines = log.lines().filter(|line| line.contains(&id) && line.contains(program));
     lines.map(str::to_owned).collect()
@@ -240,7 +240,7 @@ fn connections_that_a_front_drops_suspend_nothing() {
             leads_to("lmtp");
             let id = give(&format!("after-{round}"));
             wait_until("the next front has it", || {
-                told(mx1, &id, "/lmtp[").iter().any(|line| line.contains("status=sent"))
+                log_lines(mx1, &id, "/lmtp[").iter().any(|line| line.contains("status=sent"))
             });
             queue_ids.extend(ids);
             queue_ids.push(id);
@@ -284,7 +284,7 @@ fn fifty_recipients(engine: Engine) {
     smtp.give(LISA, &stage.site.recipients, message.as_bytes());
     let id = smtp.end();
     wait_until_delivered(&[(stage.mx1(), vec![id.clone()])], LIMIT);
-    let lines = told(stage.mx1(), &id, "/lmtp[");
+    let lines = log_lines(stage.mx1(), &id, "/lmtp[");
     assert!(
         lines.len() == 50 && lines.iter().all(|line| line.contains("dsn=2.0.0, status=sent (250 2.0.0 ")),
         "{lines:?}"
@@ -302,8 +302,9 @@ fn fifty_recipients(engine: Engine) {
     let Stage { site, service } = stage;
     service.end();
     // Each worker says at its end how many it was given.
-    let said = site.scene.log();
-    let numbers = said.lines().filter_map(|line| line.split_once("the worker has ended delivered=")?.1.parse().ok());
+    let log_text = site.scene.log();
+    let numbers =
+        log_text.lines().filter_map(|line| line.split_once("the worker has ended delivered=")?.1.parse().ok());
     assert_eq!(numbers.collect::<Vec<u32>>().iter().sum::<u32>(), 1);
 }
 
@@ -358,7 +359,8 @@ fn a_message_is_the_same_by_all_three_ways_whatever_its_bytes() {
     }
     wait_until_delivered(&[(stage.mx1(), ids.clone())], LIMIT);
     for (id, (name, ..)) in ids.iter().zip(&messages) {
-        let sent = |program| told(stage.mx1(), id, program).iter().filter(|line| line.contains("status=sent")).count();
+        let sent =
+            |program| log_lines(stage.mx1(), id, program).iter().filter(|line| line.contains("status=sent")).count();
         assert_eq!((sent("/pipe["), sent("/lmtp[")), (2, 2), "{name}: {}", stage.mx1().log());
     }
     // On a machine with much else to do the thin client may have delivered one or another by itself.
@@ -429,23 +431,26 @@ fn from_pipe_to_lmtp_and_back_while_mail_flows() {
                 let mut smtp = mx1.smtp();
                 smtp.give(LISA, recipients, text(&id).as_bytes());
                 let queue_id = smtp.end();
-                let told = |program: &str, status: &str| {
-                    told(mx1, &queue_id, program).iter().filter(|line| line.contains(status)).count()
+                let log_lines = |program: &str, status: &str| {
+                    log_lines(mx1, &queue_id, program).iter().filter(|line| line.contains(status)).count()
                 };
-                wait_until("all were deferred", || told(programs[0], "status=deferred") >= recipients.len());
+                wait_until("all were deferred", || log_lines(programs[0], "status=deferred") >= recipients.len());
                 stage.go_by(way);
                 // What the old way has in hand would have the lock next. Postfix tries a message anew once nobody has it in hand.
                 wait_until("the new way has found the lock held", || {
                     mx1.flush();
-                    told(programs[1], "status=deferred") > 0
+                    log_lines(programs[1], "status=deferred") > 0
                 });
                 drop(holder);
                 wait_until("it is delivered", || {
                     mx1.flush();
                     mx1.unfinished(std::slice::from_ref(&queue_id)).is_empty()
                 });
-                assert_eq!(told(programs[0], "status=sent") + told(programs[1], "status=sent"), recipients.len());
-                assert!(told(programs[1], "status=sent") > 0, "{}", mx1.log());
+                assert_eq!(
+                    log_lines(programs[0], "status=sent") + log_lines(programs[1], "status=sent"),
+                    recipients.len()
+                );
+                assert!(log_lines(programs[1], "status=sent") > 0, "{}", mx1.log());
                 message_ids.push(id);
                 held.push(queue_id);
             }

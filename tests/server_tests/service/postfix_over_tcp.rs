@@ -1,6 +1,6 @@
 //! A real Postfix on another machine: LMTP by TCP, with a certificate, or from an address that is listed.
 
-use crate::service::postfix_over_lmtp::{message, told};
+use crate::service::postfix_over_lmtp::{log_lines, message};
 use crate::service::third_party_relays::here;
 use crate::support::container;
 use crate::support::database::Engine;
@@ -90,7 +90,7 @@ fn a_client_that_is_not_listed_needs_a_certificate_and_then_hands_over_whatever_
     let stage = Stage::set_up(50, |site, _| with_certificates(site));
     let scene = &stage.site.scene;
     let deferred =
-        |id: &str| told(stage.mx1(), id, "/lmtp[").iter().filter(|line| line.contains("status=deferred")).count();
+        |id: &str| log_lines(stage.mx1(), id, "/lmtp[").iter().filter(|line| line.contains("status=deferred")).count();
 
     // In the clear, and then encrypted but without a certificate: nothing is taken, and nothing bounces.
     let first = stage.id("first");
@@ -117,7 +117,8 @@ fn a_client_that_is_not_listed_needs_a_certificate_and_then_hands_over_whatever_
     let shown = [format!("lmtp_tls_cert_file={certificate}"), format!("lmtp_tls_key_file={key}")];
     stage.set(&shown.each_ref().map(String::as_str));
     wait_until_delivered(&[(stage.mx1(), vec![id.clone()])], LIMIT);
-    let sent = told(stage.mx1(), &id, "/lmtp[").iter().filter(|line| line.contains("status=sent (250 2.0.0 ")).count();
+    let sent =
+        log_lines(stage.mx1(), &id, "/lmtp[").iter().filter(|line| line.contains("status=sent (250 2.0.0 ")).count();
     assert_eq!(sent, 50, "{}", stage.mx1().log());
     assert!(stage.mx1().log().contains("Verified TLS connection established to"), "{}", stage.mx1().log());
 

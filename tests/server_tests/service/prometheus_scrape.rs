@@ -23,8 +23,8 @@ fn promtool(arguments: &[&str], input: &str) -> Output {
 /// It can be read, and breaks no rule of naming: promtool says nothing at all.
 #[track_caller]
 fn is_well_made(figures: &str) {
-    let said = promtool(&["check", "metrics"], figures);
-    assert!(said.status.success() && said.stdout.is_empty() && said.stderr.is_empty(), "{said:?} of {figures}");
+    let shown = promtool(&["check", "metrics"], figures);
+    assert!(shown.status.success() && shown.stdout.is_empty() && shown.stderr.is_empty(), "{shown:?} of {figures}");
 }
 
 /// In the older text format, which is what promtool reads.
@@ -82,6 +82,6 @@ fn each_alert_comes_where_it_is_due_and_nowhere_else() {
     // An alert that would not come is missed.
     let later = text(rules).replace("maildropd_timer_failed_runs >= 3", "maildropd_timer_failed_runs >= 4");
     std::fs::write(folder.path().join(rules), later).unwrap();
-    let said = judged("test", tests);
-    assert!(!said.status.success() && format!("{said:?}").contains("MaildropdTimerFails"), "{said:?}");
+    let shown = judged("test", tests);
+    assert!(!shown.status.success() && format!("{shown:?}").contains("MaildropdTimerFails"), "{shown:?}");
 }

@@ -1,5 +1,5 @@
 //! The service while mail flows by LMTP, `--via` and the file queue, and something happens to it again and again: any of its
-//! processes is killed or stands still, it is restarted, its disks are full, its database is away. Afterwards every mailbox has every
+//! processes is killed or hangs, it is restarted, its disks are full, its database is away. Afterwards every mailbox has every
 //! message once, and nobody had to lend a hand.
 //!
 //! For hours: `MAILDROP_TEST_KILLS=10000 MAILDROP_TEST_SECONDS=4200 tests/run -- under_faults` (support/service_run.rs). With

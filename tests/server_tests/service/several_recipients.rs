@@ -144,8 +144,8 @@ fn an_address_that_nobody_bears_is_refused_and_the_others_are_delivered_to() {
     let mut scene = scene(Engine::Postgres17, &["doug", "scuba"]);
     scene.configure(|settings| settings.more += "[routing]\nunknown_recipient = \"reject\"\n");
     let outcomes = Worker::of(&scene).deliver(&["doug", "stranger", "scuba"], &scene.message("to a stranger"));
-    let told: Vec<bool> = outcomes.iter().map(|outcome| outcome.result.is_ok()).collect();
-    assert_eq!(told, [true, false, true]);
+    let shown: Vec<bool> = outcomes.iter().map(|outcome| outcome.result.is_ok()).collect();
+    assert_eq!(shown, [true, false, true]);
     assert!(matches!(outcomes[1].result, Err(Refusal::UnknownRecipient)));
 }
 
@@ -253,7 +253,7 @@ fn where_logins_hang(scene: &Scene, name: &str) -> (Wire, Arc<AtomicUsize>) {
     Wire::where_logins_hang(scene.settings.imap.clone(), &scene.user(name), &Arc::new(AtomicBool::new(true)))
 }
 
-/// Messages to one recipient each. Who is told to come again comes later than within this minute.
+/// Messages to one recipient each. Who is asked to come again comes later than within this minute.
 #[test]
 fn an_authors_mailbox_that_hangs_holds_up_a_worker_once() {
     let mut scene = scene(Engine::Postgres17, &TEN[..3]);

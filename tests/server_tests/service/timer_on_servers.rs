@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 on_two_engines![
-    of_two_hosts_one_finishes_what_is_owed_and_nothing_is_there_twice,
+    of_two_hosts_one_finishes_what_is_owed_and_nothing_is_duplicated,
     the_other_host_goes_on_where_one_is_killed,
     a_mailbox_store_that_refuses_costs_no_copy_and_is_tried_again,
     a_user_who_is_refused_holds_up_nobody_elses_copy,
@@ -53,7 +53,7 @@ impl Timer {
         serde_json::from_str::<Value>(&text).map_or(Value::Null, |mut all| all[0]["last"].take())
     }
 
-    fn said(&self) -> String {
+    fn log_text(&self) -> String {
         self.last()["said"].as_str().unwrap_or_default().to_owned()
     }
 
@@ -138,13 +138,13 @@ const EACH_SECOND: &str = "finish_owed_every = \"1s\"\n";
 /// One run, in a test.
 const ONCE: &str = "finish_owed_every = \"6h\"\n";
 
-fn of_two_hosts_one_finishes_what_is_owed_and_nothing_is_there_twice(engine: Engine) {
+fn of_two_hosts_one_finishes_what_is_owed_and_nothing_is_duplicated(engine: Engine) {
     let ids = ["a", "b", "c", "d", "e"];
     let mut scene = owing(engine, &ids);
     let hosts = ["one", "two"].map(|host| Timer::start(&scene, host, EACH_SECOND));
     wait_until("nothing is owed", || scene.database.count(OWED) == 0);
     for host in &hosts {
-        wait_until("both have seen so", || host.said() == "nothing is owed");
+        wait_until("both have seen so", || host.log_text() == "nothing is owed");
     }
     hosts.into_iter().for_each(Timer::end);
     all_are_finished(&mut scene, &ids);
@@ -160,7 +160,7 @@ fn the_other_host_goes_on_where_one_is_killed(engine: Engine) {
         scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL") == 1
     });
     let two = Timer::start(&scene, "two", EACH_SECOND);
-    wait_until("the other waits for its turn", || two.said().starts_with("another host is at it"));
+    wait_until("the other waits for its turn", || two.log_text().starts_with("another host is at it"));
     one.signal(Signal::KILL);
     drop(held);
     wait_until("one is finished, and the other not settled", || scene.database.count(OWED) == 1);
@@ -180,8 +180,11 @@ fn a_mailbox_store_that_refuses_costs_no_copy_and_is_tried_again(engine: Engine)
     scene.configure(|settings| settings.imap = ("127.0.0.1".into(), 1));
     let refused = Timer::start(&scene, "one", EACH_SECOND);
     wait_until("a run has failed", || refused.last()["well"] == false);
-    let said = refused.said();
-    assert!(said.starts_with("the mailbox store has failed several times in a row (3 failed, 4 still owed"), "{said}");
+    let shown = refused.log_text();
+    assert!(
+        shown.starts_with("the mailbox store has failed several times in a row (3 failed, 4 still owed"),
+        "{shown}"
+    );
     refused.end();
     let reasons = scene.database.texts("SELECT reason FROM copies WHERE state = 'owed'");
     assert_eq!(reasons.len(), ids.len());
@@ -229,9 +232,9 @@ fn one_user_in_trouble(engine: Engine, more: &str, trouble: Trouble) {
 
     let timer = Timer::start(&scene, "one", ONCE);
     wait_until("a run has ended", || !timer.last().is_null());
-    let said = timer.said();
-    assert!(said.starts_with("2 finished, 1 failed, 4 passed over, "), "{said}");
-    assert_eq!((&timer.last()["well"], met.load(Ordering::SeqCst)), (&true.into(), 1), "{said}");
+    let result = timer.log_text();
+    assert!(result.starts_with("2 finished, 1 failed, 4 passed over, "), "{result}");
+    assert_eq!((&timer.last()["well"], met.load(Ordering::SeqCst)), (&true.into(), 1), "{result}");
     assert_eq!((scene.database.count(OWED), scene.sent("lisa").len()), (5, 2));
     timer.end();
 
@@ -239,7 +242,7 @@ fn one_user_in_trouble(engine: Engine, more: &str, trouble: Trouble) {
     // The one that was tried is left alone for a while.
     let timer = Timer::start(&scene, "two", ONCE);
     wait_until("a run has ended", || !timer.last().is_null());
-    assert_eq!(timer.said(), "4 finished, 1 still owed");
+    assert_eq!(timer.log_text(), "4 finished, 1 still owed");
     timer.end();
     assert_eq!(scene.sent("noreply").len(), 4);
 }
@@ -264,8 +267,8 @@ fn recipients_who_are_gone_hold_up_nobody_elses_copy() {
     );
     let timer = Timer::start(&scene, "one", ONCE);
     wait_until("a run has ended", || !timer.last().is_null());
-    let said = timer.said();
-    assert!(said.starts_with("1 finished, 4 failed, 4 still owed; "), "{said}");
+    let result = timer.log_text();
+    assert!(result.starts_with("1 finished, 4 failed, 4 still owed; "), "{result}");
     timer.end();
     assert_eq!(scene.sent("lisa").len(), 1);
 }
@@ -284,12 +287,12 @@ fn a_store_that_lets_nobody_in_ends_the_run_after_three_users(engine: Engine) {
     scene.configure(|settings| settings.imap_password = "not-the-right-one".into());
     let timer = Timer::start(&scene, "one", ONCE);
     wait_until("a run has failed", || timer.last()["well"] == false);
-    let said = timer.said();
+    let result = timer.log_text();
     assert!(
-        said.starts_with(
+        result.starts_with(
             "the mailbox store has refused the logins of 3 users, and let nobody in (3 failed, 5 still owed"
         ),
-        "{said}"
+        "{result}"
     );
     timer.end();
 
@@ -307,7 +310,7 @@ fn a_deadline_of_an_hour_leaves_time_to_finish_what_is_owed() {
     scene.configure(|settings| settings.more = "[delivery]\ndeadline = \"1h\"\npostfix_time_limit = \"2h\"\n".into());
     let timer = Timer::start(&scene, "one", ONCE);
     wait_until("a run has ended", || !timer.last().is_null());
-    assert_eq!(timer.said(), "1 finished");
+    assert_eq!(timer.log_text(), "1 finished");
     timer.end();
     all_are_finished(&mut scene, &["a"]);
 }
@@ -355,7 +358,7 @@ fn pruning_has_a_role_and_a_configuration_of_its_own(engine: Engine) {
     let timer = Timer::start(&scene, "one", serve);
     wait_until("it has pruned", || !timer.last().is_null());
     assert_eq!(
-        (timer.said().as_str(), &timer.last()["well"]),
+        (timer.log_text().as_str(), &timer.last()["well"]),
         ("2 attempts removed, 0 failures removed", &true.into())
     );
     timer.end();
@@ -366,7 +369,7 @@ fn pruning_has_a_role_and_a_configuration_of_its_own(engine: Engine) {
     scene.database.execute(&format!("REVOKE DELETE ON attempts FROM {whom}"));
     let timer = Timer::start(&scene, "two", serve);
     wait_until("it has failed", || timer.last()["well"] == false);
-    assert!(timer.said().contains("asking for the right to forget"), "{}", timer.said());
+    assert!(timer.log_text().contains("asking for the right to forget"), "{}", timer.log_text());
     timer.end();
 }
 

@@ -97,7 +97,7 @@ fn a_message_that_crashes_two_workers_is_shunted_while_others_flow_and_delivered
     service.end();
 }
 
-on_two_engines!(no_message_is_blamed_for_a_database_that_stands_still);
+on_two_engines!(no_message_is_blamed_for_a_database_that_hangs);
 
 #[test]
 fn a_worker_that_has_served_for_long_enough_goes_on_where_another_one_would_miss_its_password() {
@@ -122,11 +122,11 @@ fn a_worker_that_has_served_for_long_enough_goes_on_where_another_one_would_miss
 }
 
 /// Every process of it is stopped; its kernel acknowledges what is sent to it.
-fn no_message_is_blamed_for_a_database_that_stands_still(engine: Engine) {
+fn no_message_is_blamed_for_a_database_that_hangs(engine: Engine) {
     let server = OwnServer::database(engine);
     let mut scene = Scene::with_database_on(engine, &server);
     let to = [scene.member("doug")];
-    // The worker still waits for the lock when the server stands still, which a busy machine takes its time for.
+    // The worker still waits for the lock when the server hangs, which a busy machine takes its time for.
     scene.configure(|settings| {
         settings.imap_more = "append_grace = \"44s\"\n".into();
         settings.more += "[delivery]\ndeadline = \"40s\"\n[lock]\nwait = \"35s\"\n";

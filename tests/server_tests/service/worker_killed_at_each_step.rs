@@ -2,7 +2,7 @@
 //! then, each recipient has one copy in the end, the author has one, and who is subscribed is told of each once.
 
 use crate::support::database::Engine;
-use crate::support::event_rows::each_change_was_told_once;
+use crate::support::event_rows::each_change_was_reported_once;
 use crate::support::lmtp::Lmtp;
 use crate::support::program::wait_until;
 use crate::support::service::Service;
@@ -71,7 +71,7 @@ fn killed_everywhere(mut scene: Scene, countdown: &Countdown) {
     }
     service.end();
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
-    each_change_was_told_once(&mut scene.database);
+    each_change_was_reported_once(&mut scene.database);
 }
 
 fn while_it_speaks_to_the_database(engine: Engine) {

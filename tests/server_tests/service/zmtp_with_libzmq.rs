@@ -211,7 +211,7 @@ fn libzmqs_heartbeats_are_answered_and_a_peer_that_does_not_is_left() {
 }
 
 #[test]
-fn a_socket_of_another_type_is_told_apart() {
+fn a_socket_of_another_type_is_distinguished() {
     let (folder, inside) = own_sockets();
     for (theirs, ours) in [("REP", SocketType::Router), ("PUSH", SocketType::Router), ("REQ", SocketType::Dealer)] {
         let listener = listen(&folder.path().join(theirs));

@@ -151,11 +151,11 @@ fn whatever_is_in_a_message_nothing_runs_and_nothing_is_fetched() {
     let too_wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
     assert_eq!(browser.script(too_wide), 0, "it is scrolled sideways at 320 px");
     assert_eq!(complaints_of_page(&browser), [""; 0]);
-    let told = browser.text();
+    let screen = browser.text();
     for has in ["<script>window.hit = 14</script>", "[U+202E]fdp.exe", "[U+202E]gpj.exe"] {
-        assert!(told.contains(has), "{has}: {told}");
+        assert!(screen.contains(has), "{has}: {screen}");
     }
-    assert!(!told.contains('\u{202e}'));
+    assert!(!screen.contains('\u{202e}'));
 
     // Its reader clicks on all there is.
     for what in ["#link", "#self", "#blank", "#script", "#button"] {

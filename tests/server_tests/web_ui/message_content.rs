@@ -15,7 +15,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 on_two_engines!(
     a_reader_sees_it_out_of_a_mailbox,
-    without_mailboxes_it_is_shown_from_the_sources_or_what_is_in_the_way_is_said,
+    without_mailboxes_it_is_shown_from_the_sources_or_what_is_in_the_way_is_reported,
     rows_of_the_operations_log_are_added_by_those_who_act_and_deleted_by_prune_alone
 );
 
@@ -52,15 +52,15 @@ fn a_reader_sees_it_out_of_a_mailbox(engine: Engine) {
     assert!(reader.get(&format!("{about}/source")).shown().contains("Dear Doug,\r\nthis is secret.\r\n"));
     let operator = page.log_in(&link(&mut scene, "operator"));
     let log = operator.get("/log");
-    let told = text(log.shown());
+    let screen = text(log.shown());
     let (id, user) = (scene.message_id("letter"), scene.user("doug"));
-    assert!(told.contains(&format!("looked at content {id} in INBOX of {user} shown")), "{told}");
-    assert!(told.contains(&format!("downloaded {id} in INBOX of {user} , source shown")), "{told}");
+    assert!(screen.contains(&format!("looked at content {id} in INBOX of {user} shown")), "{screen}");
+    assert!(screen.contains(&format!("downloaded {id} in INBOX of {user} , source shown")), "{screen}");
     // With the three links to log in.
     assert_eq!(rows(&log.body), 5);
 }
 
-fn without_mailboxes_it_is_shown_from_the_sources_or_what_is_in_the_way_is_said(engine: Engine) {
+fn without_mailboxes_it_is_shown_from_the_sources_or_what_is_in_the_way_is_reported(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.deliver("doug", scene.message("unkept")).delivered();
     let (config, role) = configuration(&mut scene, Database::create_page);
@@ -86,8 +86,11 @@ fn without_mailboxes_it_is_shown_from_the_sources_or_what_is_in_the_way_is_said(
     assert_ne!(kept, unkept);
     assert!(text(reader.get(&kept).shown()).contains("Text kept Parts"), "{}", text(&reader.get(&kept).body));
     let operator = page.log_in(&link(&mut scene, "operator"));
-    let told = text(operator.get("/log").shown());
-    assert!(told.contains("shown, from the ledger's sources") && told.matches("not shown: ").count() == 2, "{told}");
+    let screen = text(operator.get("/log").shown());
+    assert!(
+        screen.contains("shown, from the ledger's sources") && screen.matches("not shown: ").count() == 2,
+        "{screen}"
+    );
 
     // Who may not write down that he looks does not see it.
     scene.database.execute(&format!("REVOKE INSERT ON operations FROM {role}"));

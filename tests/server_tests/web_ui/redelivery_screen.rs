@@ -11,7 +11,7 @@ use maildrop_command::site::Site;
 on_two_engines!(
     what_is_owed_lost_and_failed_is_delivered_again_with_the_rights_that_are_documented,
     a_page_that_may_not_open_mailboxes_offers_the_command_line,
-    with_the_rights_of_any_page_nothing_is_done_and_that_is_said
+    with_the_rights_of_any_page_nothing_is_done_and_that_is_reported
 );
 
 /// An operator's link to the page, and the page of a role that [`create`] has made.
@@ -49,31 +49,34 @@ fn what_is_owed_lost_and_failed_is_delivered_again_with_the_rights_that_are_docu
 
     let list = anna.get("/again");
     assert_eq!(rows(list.shown()), 1);
-    let told = pick_and_confirm(&anna, &list.body);
-    assert!(told.contains(&format!("DELIVERED to Sent of {}", scene.user("lisa"))), "{told}");
+    let done_page_text = pick_and_confirm(&anna, &list.body);
+    assert!(done_page_text.contains(&format!("DELIVERED to Sent of {}", scene.user("lisa"))), "{done_page_text}");
     let sent = scene.sent("lisa");
     assert_eq!(sent.iter().map(|copy| copy.content.as_slice()).collect::<Vec<_>>(), [as_delivered(message.as_bytes())]);
 
     let lost = anna.get(&format!("/again/lost?mailbox={}&since=1h", scene.user("doug")));
     assert!(text(lost.shown()).contains("most likely its owner has deleted or filed it"), "{}", lost.body);
-    let told = pick_and_confirm(&anna, &lost.body);
-    assert!(told.contains("DELIVERED to INBOX of"), "{told}");
+    let confirmed_text = pick_and_confirm(&anna, &lost.body);
+    assert!(confirmed_text.contains("DELIVERED to INBOX of"), "{confirmed_text}");
     assert_eq!(scene.inbox("doug").len(), 1);
 
     let failed = anna.get("/again/failed");
     assert_eq!(rows(failed.shown()), 1);
-    let told = pick_and_confirm(&anna, &failed.body);
-    assert!(told.contains("DELIVERED to INBOX of") && told.contains("for scuba@mail.axial.net"), "{told}");
+    let done_page = pick_and_confirm(&anna, &failed.body);
+    assert!(
+        done_page.contains("DELIVERED to INBOX of") && done_page.contains("for scuba@mail.axial.net"),
+        "{done_page}"
+    );
     assert_eq!(scene.inbox("scuba").len(), 1);
 
     // Sent once more, each finds its copy there.
     for list in [&list.body, &lost.body, &failed.body] {
-        let told = anna.confirm(list);
-        assert!(told.contains("ALREADY THERE"), "{told}");
+        let confirmed = anna.confirm(list);
+        assert!(confirmed.contains("ALREADY THERE"), "{confirmed}");
     }
     assert_eq!([scene.sent("lisa").len(), scene.inbox("doug").len(), scene.inbox("scuba").len()], [1; 3]);
     let log = text(anna.get("/log").shown());
-    for has in ["finished owed", "restored", "delivered again", "anna , operator by page on"] {
+    for has in ["finished owed", "restored", "delivered again", "anna , operator by web UI on"] {
         assert!(log.contains(has), "{has}: {log}");
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
@@ -105,12 +108,12 @@ fn a_page_that_may_not_open_mailboxes_offers_the_command_line(engine: Engine) {
     assert!(scene.sent("lisa").is_empty());
 }
 
-fn with_the_rights_of_any_page_nothing_is_done_and_that_is_said(engine: Engine) {
+fn with_the_rights_of_any_page_nothing_is_done_and_that_is_reported(engine: Engine) {
     let (mut scene, _) = owed(engine, "");
     let (page, link) = page(&mut scene, |scene, role| scene.database.create_page(role, "secret"));
     let anna = page.log_in(&link);
-    let told = anna.confirm(anna.get("/again").shown());
-    assert!(told.contains("NOT DELIVERED to Sent of") && told.contains("denied"), "{told}");
+    let confirmed = anna.confirm(anna.get("/again").shown());
+    assert!(confirmed.contains("NOT DELIVERED to Sent of") && confirmed.contains("denied"), "{confirmed}");
     assert!(scene.sent("lisa").is_empty());
     assert_eq!(scene.database.count("SELECT count(*) FROM copies WHERE state = 'owed'"), 1);
 }

@@ -107,11 +107,11 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
     let figures = anna.figures();
     assert!(figures.contains("3 delivered, last hour In the mailbox. 1 deferred now"), "{figures}");
     let message = anna.get(anna.get(&format!("/?q={encoded}")).leads_to());
-    let told = text(message.shown());
+    let screen = text(message.shown());
     for has in
         ["STILL DEFERRED for scuba@mail.axial.net", "Delivered to 1 of 2.", &id, "queue id 4bTwo", "Sent of lisa"]
     {
-        assert!(told.contains(has), "{has}: {told}");
+        assert!(screen.contains(has), "{has}: {screen}");
     }
     let statistics = text(anna.statistics("?span=1d").shown());
     assert!(statistics.contains("Outcomes of 4 attempts") && statistics.contains("deferred 1 25.0 %"), "{statistics}");
@@ -151,27 +151,27 @@ fn who_had_the_lock_that_another_gave_up_on_is_named_afterwards(engine: Engine) 
     goes_on.store(true, Ordering::SeqCst);
     first.end().delivered();
 
-    let told = String::from_utf8(scene.subcommand(&["trace", &id, "--json"]).stdout).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let printed = String::from_utf8(scene.subcommand(&["trace", &id, "--json"]).stdout).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&printed).unwrap();
     let attempts = json["messages"][0]["attempts"].as_array().unwrap();
-    let [delivered, busy] = attempts.as_slice() else { panic!("{told}") };
+    let [delivered, busy] = attempts.as_slice() else { panic!("{printed}") };
     let holder = &busy["lock_was_held_by"];
-    assert_eq!((&holder["pid"], &holder["queue_id"]), (&process.into(), &"4bFirst".into()), "{told}");
-    assert_eq!((&holder["host"], delivered.get("lock_was_held_by")), (&delivered["host"], None), "{told}");
+    assert_eq!((&holder["pid"], &holder["queue_id"]), (&process.into(), &"4bFirst".into()), "{printed}");
+    assert_eq!((&holder["host"], delivered.get("lock_was_held_by")), (&delivered["host"], None), "{printed}");
     // It had the lock for longer than the other one waited.
     let waited = busy["stages_ms"]["lock"].as_f64().unwrap() / 1000.0;
-    assert!(holder["held_for_s"].as_f64().unwrap() > waited, "{told}");
+    assert!(holder["held_for_s"].as_f64().unwrap() > waited, "{printed}");
     let host = holder["host"].as_str().unwrap();
-    let told = String::from_utf8(scene.subcommand(&["trace", &id]).stdout).unwrap();
+    let output = String::from_utf8(scene.subcommand(&["trace", &id]).stdout).unwrap();
     let held = format!("held by {host}:{process}, queue id 4bFirst, for ");
-    assert!(told.contains(&format!("busy: {held}")), "{told}");
+    assert!(output.contains(&format!("busy: {held}")), "{output}");
     let page = Page::of(&site);
     let anna = page.log_in(&link);
     let encoded: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
     let message = anna.get(anna.get(&format!("/?q={encoded}")).leads_to());
     let shown = message.shown();
-    let told = text(shown);
-    assert!(told.contains(&format!(" for the lock, in vain: it was {held}")), "{told}");
+    let screen = text(shown);
+    assert!(screen.contains(&format!(" for the lock, in vain: it was {held}")), "{screen}");
     let has = |what: &str| assert!(shown.contains(what), "{what}: {shown}");
     has(&format!("the lock was held by {host}:{process} for "));
     has("1 attempt waited for the lock in vain");
@@ -253,11 +253,11 @@ fn a_queue_id_is_found_whatever_its_hosts_clock_says(engine: Engine) {
         (rows(&shown), text(&shown))
     };
     for (number, _, queue_id) in ids {
-        let (rows, told) = found(queue_id);
-        assert!(rows == 1 && told.contains(&format!("<{number}>")), "{queue_id}: {told}");
+        let (rows, hint) = found(queue_id);
+        assert!(rows == 1 && hint.contains(&format!("<{number}>")), "{queue_id}: {hint}");
     }
-    let (_, told) = found(again);
-    assert!(told.contains("<100>") && !told.contains("<400>") && told.contains("were not searched"), "{told}");
+    let (_, hint) = found(again);
+    assert!(hint.contains("<100>") && !hint.contains("<400>") && hint.contains("were not searched"), "{hint}");
     // More attempts at a message than a page shows, all in one slice: the others are on the next page, and not where nobody looked.
     let attempts: Vec<_> = (1001..=1060).map(|number| made(number, 90)).collect();
     scene.add_attempts(&attempts);
@@ -265,15 +265,15 @@ fn a_queue_id_is_found_whatever_its_hosts_clock_says(engine: Engine) {
     scene.database.execute(&format!(
         "UPDATE attempts SET queue_id = '4C0FFEE5', lock_digest = ({lock}) WHERE message_id LIKE '<10__>'"
     ));
-    let (rows, told) = found("4C0FFEE5");
-    assert!(rows == 50 && told.contains("Older") && !told.contains("were not searched"), "{rows}: {told}");
+    let (rows, hint) = found("4C0FFEE5");
+    assert!(rows == 50 && hint.contains("Older") && !hint.contains("were not searched"), "{rows}: {hint}");
     // Where it was looked for all the way, nothing else is said.
-    let mut told = String::new();
+    let mut received = String::new();
     wait_until("it was looked for all the way", || {
-        told = text(anna.get("/?q=4C0FFEF&state=delivered&since=30m").shown());
-        !told.contains("were not searched")
+        received = text(anna.get("/?q=4C0FFEF&state=delivered&since=30m").shown());
+        !received.contains("were not searched")
     });
-    assert!(told.contains("No attempt matches"), "{told}");
+    assert!(received.contains("No attempt matches"), "{received}");
 }
 
 /// The table is locked by somebody else, as it is while a migration changes it, so that nothing can be read.
@@ -285,8 +285,8 @@ fn a_search_that_the_server_ends_says_how_far_it_looked(engine: Engine) {
     let anna = page.log_in(&link);
     let mut session = scene.session();
     session.execute(if engine.is_postgres() { "BEGIN; LOCK TABLE attempts" } else { "LOCK TABLES attempts WRITE" });
-    let told = text(anna.get("/?q=%3C1%3E").shown());
-    assert!(told.contains("No attempt matches") && told.contains("were not searched"), "{told}");
+    let screen = text(anna.get("/?q=%3C1%3E").shown());
+    assert!(screen.contains("No attempt matches") && screen.contains("were not searched"), "{screen}");
     session.execute(if engine.is_postgres() { "ROLLBACK" } else { "UNLOCK TABLES" });
     let mut list = String::new();
     wait_until("it was looked for all the way", || {
@@ -498,10 +498,10 @@ fn operators_see_how_the_service_is_and_viewers_do_not() {
     let mut shown = operator.get("/service");
     wait_until("both workers are ready, and the file queue is counted", || {
         shown = operator.get("/service");
-        let told = text(&shown.body);
-        told.contains("worker 2 ready") && told.contains("file queue: held 1")
+        let page_text = text(&shown.body);
+        page_text.contains("worker 2 ready") && page_text.contains("file queue: held 1")
     });
-    let told = text(shown.shown());
+    let screen = text(shown.shown());
     for has in [
         "It is well: maildropd",
         "worker 2 ready",
@@ -511,7 +511,7 @@ fn operators_see_how_the_service_is_and_viewers_do_not() {
         "file queue: held 1",
         "file queue: waiting 0",
     ] {
-        assert!(told.contains(has), "{has}: {told}");
+        assert!(screen.contains(has), "{has}: {screen}");
     }
     assert_eq!(rows(&shown.body), service.status()["processes"].as_array().unwrap().len());
     let viewer = page.log_in(&link(&mut scene, "viewer"));

@@ -111,7 +111,7 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
             !browser.text().contains("This is being counted")
         });
     }
-    // What is amiss so far is the 403 of the link that was used already.
+    // What is wrong so far is the 403 of the link that was used already.
     let so_far = browser.complaints();
     assert!(so_far.iter().all(|complaint| complaint.contains("/login") && complaint.contains("403")), "{so_far:?}");
     let screens = [
@@ -150,7 +150,7 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
 }
 
 #[test]
-fn what_is_live_changes_by_itself_and_rests_when_told_to() {
+fn what_is_live_changes_by_itself_and_rests_when_asked_to() {
     let served = Served::start();
     served.deliver(&message("one@x"), "scuba@x").delivered();
     let browser = Browser::start();
@@ -210,7 +210,7 @@ fn times_are_of_the_viewers_zone_a_row_leads_to_its_message_and_a_slash_to_the_s
 
 /// A proxy answers for a server that begins anew.
 #[test]
-fn who_has_lost_the_server_reads_that_and_is_told_of_all_once_it_is_back() {
+fn who_has_lost_the_server_reads_that_and_learns_all_once_it_is_back() {
     let served = Served::start();
     served.deliver(&message("one@x"), "scuba@x").delivered();
     let browser = Browser::start();
@@ -239,7 +239,7 @@ fn who_has_lost_the_server_reads_that_and_is_told_of_all_once_it_is_back() {
 
 /// They are read anew each minute: here as often as the test asks, so that it does not wait for that.
 #[test]
-fn statistics_are_read_anew_and_rest_when_told_to() {
+fn statistics_are_read_anew_and_rest_when_asked_to() {
     let served = Served::start();
     served.deliver(&message("one@x"), "scuba@x").delivered();
     let browser = Browser::start();

@@ -18,8 +18,8 @@ use uuid::Uuid;
 on_two_engines![
     what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again,
     a_subscription_is_tested_paused_resumed_and_given_another_secret,
-    a_page_without_the_rights_for_it_says_what_mends_that,
-    who_was_told_of_a_message_and_who_was_not_stands_on_its_screen,
+    a_page_without_the_rights_for_it_says_what_fixes_that,
+    who_was_notified_of_a_message_and_who_was_not_stands_on_its_screen,
     what_was_taken_is_shown_page_by_page_to_the_first,
 ];
 
@@ -74,20 +74,24 @@ fn activity_tells_of_it(scene: &mut Scene, page: &Page, people: &str) {
     scene.database.execute(&format!("UPDATE events SET created_at = created_at - {hours}"));
     scene.database.execute(&format!("UPDATE notifications SET due_at = {now}, failed_at = NULL {one}"));
     scene.database.execute(&disable("disabled"));
-    let told = operator(page, people).figures();
+    let figures_text = operator(page, people).figures();
     assert!(
-        told.contains("1 subscription is disabled, and 1 notification was given up within a day. Subscriptions"),
-        "{told}"
+        figures_text
+            .contains("1 subscription is disabled, and 1 notification was given up within a day. Subscriptions"),
+        "{figures_text}"
     );
-    assert!(told.contains("notifications behind") && !told.contains("refused, last hour"), "{told}");
-    let (before, _) = told.split_once("notifications behind").unwrap();
+    assert!(
+        figures_text.contains("notifications behind") && !figures_text.contains("refused, last hour"),
+        "{figures_text}"
+    );
+    let (before, _) = figures_text.split_once("notifications behind").unwrap();
     assert!(
         before.trim_end().rsplit("The service makes them later.").next().unwrap().trim().starts_with("3h"),
-        "{told}"
+        "{figures_text}"
     );
     // It is another screen's, which is not for all.
-    let told = page.log_in(&link(people, "viewer")).figures();
-    assert!(told.contains("refused, last hour") && !told.contains("disabled"), "{told}");
+    let counts = page.log_in(&link(people, "viewer")).figures();
+    assert!(counts.contains("refused, last hour") && !counts.contains("disabled"), "{counts}");
     scene.database.execute(&disable("active"));
     scene.database.execute(&format!("UPDATE events SET created_at = created_at + {hours}"));
     give_up(scene);
@@ -109,12 +113,12 @@ fn what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again(engine:
     activity_tells_of_it(&mut scene, &page, &people);
 
     let list = anna.get("/subscriptions");
-    let told = text(list.shown());
-    assert_eq!(rows(&list.body), 2, "{told}");
+    let notifications = text(list.shown());
+    assert_eq!(rows(&list.body), 2, "{notifications}");
     for has in
         ["anna the CRM", "all mail", "domain elsewhere.example", "active , failing since", "answered 500", "none yet"]
     {
-        assert!(told.contains(has), "{has}: {told}");
+        assert!(notifications.contains(has), "{has}: {notifications}");
     }
     let it = format!("/subscriptions/{id}");
     let one = text(anna.get(&it).shown());
@@ -128,7 +132,7 @@ fn what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again(engine:
 
     // One of them: what was sent, and what a stranger's server answered, as text.
     let event = anna.get(&format!("{it}/events/{}", events[0]));
-    let told = text(event.shown());
+    let screen_text = text(event.shown());
     for has in [
         "given up",
         "answered 500",
@@ -138,16 +142,16 @@ fn what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again(engine:
         "maildrop-subscription",
         &id.to_string(),
     ] {
-        assert!(told.contains(has), "{has}: {told}");
+        assert!(screen_text.contains(has), "{has}: {screen_text}");
     }
     assert!(!event.body.contains("<script>window"), "{}", event.body);
     let sent = &receiver.came("/broken").into_iter().find(|request| request.id() == events[0]).unwrap().body;
-    assert!(told.contains(sent), "the very bytes that came: {sent}: {told}");
+    assert!(screen_text.contains(sent), "the very bytes that came: {sent}: {screen_text}");
     // What is of no concern to the other one is not shown with it.
     assert_eq!(anna.get(&format!("/subscriptions/{other}/events/{}", events[0])).status.as_u16(), 404);
     assert_eq!(anna.get(&format!("{it}/events/evt_{}", Uuid::now_v7().simple())).status.as_u16(), 404);
 
-    // The receiver is mended.
+    // The receiver is fixed.
     receiver.release();
     let done = anna.post(&format!("{it}/redeliver"), &format!("event={}", events[0]));
     let back = anna.get(done.leads_to());
@@ -160,14 +164,14 @@ fn what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again(engine:
     wait_until("the other one arrives", || receiver.taken("/broken").len() == 2 && scene.database.count(PENDING) == 0);
     notifier.end();
     assert_eq!([shown(""), shown("taken")], [0, 2]);
-    let told = text(anna.get(&format!("{it}/events/{}", events[1])).shown());
-    assert!(told.contains("taken, 204") && told.contains("answered 500"), "{told}");
+    let page_text = text(anna.get(&format!("{it}/events/{}", events[1])).shown());
+    assert!(page_text.contains("taken, 204") && page_text.contains("answered 500"), "{page_text}");
     let unverified = "UPDATE subscriptions SET state = 'unverified' WHERE owner = 'anna'";
     scene.database.execute(unverified);
     for (what, form) in [("redeliver", format!("event={}", events[0])), ("recover", "since=1h".into())] {
         let not = anna.post(&format!("{it}/{what}"), &form);
-        let told = text(anna.get(not.leads_to()).shown());
-        assert!(told.contains("Nothing was done: it is unverified: its callback has not"), "{told}");
+        let screen = text(anna.get(not.leads_to()).shown());
+        assert!(screen.contains("Nothing was done: it is unverified: its callback has not"), "{screen}");
     }
     assert_eq!(scene.database.count(PENDING), 0);
     scene.database.execute(&unverified.replace("'unverified'", "'active'"));
@@ -255,10 +259,10 @@ fn a_subscription_is_tested_paused_resumed_and_given_another_secret(engine: Engi
     assert!(after("test").contains("Nothing was done"));
     happen(&mut scene, 1, "message.delivered");
     wait_until("it is kept", || scene.database.count(PENDING) == 1);
-    let told = text(anna.get(&it).shown());
-    assert!(told.contains("State paused") && told.contains("Pending 1, the oldest of them for"), "{told}");
+    let screen = text(anna.get(&it).shown());
+    assert!(screen.contains("State paused") && screen.contains("Pending 1, the oldest of them for"), "{screen}");
     assert!(after("resume").contains("It gets notifications again"));
-    wait_until("what was kept is told", || receiver.taken("/quick").len() == 2);
+    wait_until("what was kept is reported", || receiver.taken("/quick").len() == 2);
     for generation in [1, 2] {
         verify_with(&receiver.taken("/quick")[1], &secret(generation)).unwrap();
     }
@@ -290,7 +294,7 @@ fn a_subscription_is_tested_paused_resumed_and_given_another_secret(engine: Engi
 }
 
 #[test]
-fn a_subscription_is_deleted_once_its_page_has_said_what_is_lost() {
+fn a_subscription_is_deleted_once_its_page_has_sent_what_is_lost() {
     let (mut scene, receiver) = (Scene::with(Engine::Postgres17, &[]), Receiver::start());
     let id = subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[]);
     let (page, people) = page_of(&mut scene);
@@ -321,7 +325,7 @@ fn a_subscription_is_deleted_once_its_page_has_said_what_is_lost() {
     assert_eq!(scene.database.count("SELECT count(*) FROM subscriptions"), 1);
 }
 
-fn a_page_without_the_rights_for_it_says_what_mends_that(engine: Engine) {
+fn a_page_without_the_rights_for_it_says_what_fixes_that(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     subscribe(&mut scene, ("all", ""), "https://anna:hidden@example.com/", &[]);
     let people = people(&mut scene, "");
@@ -335,19 +339,19 @@ fn a_page_without_the_rights_for_it_says_what_mends_that(engine: Engine) {
     let folder = if engine.is_postgres() { "postgres" } else { "mysql" };
     for path in ["/subscriptions".to_owned(), format!("/subscriptions/{}", Uuid::now_v7())] {
         let shown = anna.get(&path);
-        let told = text(shown.shown());
+        let page_text = text(shown.shown());
         assert!(
-            told.contains(&format!("sql/ {folder} /grants-api.sql"))
-                || told.contains(&format!("sql/{folder}/grants-api.sql")),
-            "{told}"
+            page_text.contains(&format!("sql/ {folder} /grants-api.sql"))
+                || page_text.contains(&format!("sql/{folder}/grants-api.sql")),
+            "{page_text}"
         );
-        assert!(!told.contains("hidden"), "{told}");
+        assert!(!page_text.contains("hidden"), "{page_text}");
     }
-    let told = text(anna.get("/").shown());
-    assert!(told.contains("refused, last hour") && !told.contains("notifications behind"), "{told}");
+    let screen = text(anna.get("/").shown());
+    assert!(screen.contains("refused, last hour") && !screen.contains("notifications behind"), "{screen}");
 }
 
-fn who_was_told_of_a_message_and_who_was_not_stands_on_its_screen(engine: Engine) {
+fn who_was_notified_of_a_message_and_who_was_not_stands_on_its_screen(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &["doug"]), Receiver::start());
     // Without any subscription nothing is told, and nothing is said of it.
     scene.deliver("doug", scene.message("none")).delivered();
@@ -374,15 +378,15 @@ fn who_was_told_of_a_message_and_who_was_not_stands_on_its_screen(engine: Engine
         let found = visitor.get(&format!("/?q=%3C{id}.{run}%40mail.google.com%3E"));
         visitor.get(found.leads_to()).shown().to_owned()
     };
-    let told = |visitor: &Visitor<'_>, id: &str| {
+    let notifications = |visitor: &Visitor<'_>, id: &str| {
         let screen = screen(visitor, id);
-        let (_, told) = screen.split_once("Notifications of this message").expect("it says who was told");
-        (text(told.split("</table>").next().unwrap()), screen)
+        let (_, notifications) = screen.split_once("Notifications of this message").expect("it says who was told");
+        (text(notifications.split("</table>").next().unwrap()), screen)
     };
     assert!(!screen(&anna, "none").contains("Notifications of this message"));
-    let (nobody, _) = told(&anna, "one");
+    let (nobody, _) = notifications(&anna, "one");
     assert!(nobody.contains("message.delivered INBOX of") && nobody.contains("no subscriber 0 –"), "{nobody}");
-    let (two, page_of_two) = told(&anna, "two");
+    let (two, page_of_two) = notifications(&anna, "two");
     assert!(two.contains("accepted 1 ") && two.contains("204"), "{two}");
     assert!(two.contains("pending 3 ") && two.contains("answered 500"), "{two}");
     // Each leads to what was sent, for whoever looks after subscriptions.
@@ -392,11 +396,11 @@ fn who_was_told_of_a_message_and_who_was_not_stands_on_its_screen(engine: Engine
         anna.get(to.split('"').next().unwrap()).shown();
     }
     let viewer = page.log_in(&link(&people, "viewer"));
-    let (seen, page_of_viewer) = told(&viewer, "two");
+    let (seen, page_of_viewer) = notifications(&viewer, "two");
     assert_eq!(seen, two);
     assert!(!page_of_viewer.contains("/subscriptions"), "{page_of_viewer}");
     give_up(&mut scene);
-    assert!(told(&viewer, "two").0.contains("given up 3 "), "{}", told(&viewer, "two").0);
+    assert!(notifications(&viewer, "two").0.contains("given up 3 "), "{}", notifications(&viewer, "two").0);
     notifier.end();
 }
 
@@ -421,8 +425,8 @@ fn a_long_list_goes_on_and_a_secret_without_its_key_says_so() {
     }
     assert_eq!(anna.get("/subscriptions?after=x").status.as_u16(), 404);
     let id = scene.database.texts("SELECT id::text FROM subscriptions LIMIT 1").remove(0);
-    let told = text(anna.post(&format!("/subscriptions/{id}/secret"), "").shown());
-    assert!(told.contains("notifications.secret_key_file") && told.contains("not named"), "{told}");
+    let screen = text(anna.post(&format!("/subscriptions/{id}/secret"), "").shown());
+    assert!(screen.contains("notifications.secret_key_file") && screen.contains("not named"), "{screen}");
 }
 
 /// In a browser, as it is served.
@@ -492,7 +496,7 @@ fn in_a_browser_what_failed_is_sent_again_and_arrives() {
 
     // A message of which somebody was told.
     scene.deliver("doug", scene.message("one")).delivered();
-    wait_until("it is told", || {
+    wait_until("it is reported", || {
         receiver.taken("/broken?for=the-platform-of-the-company").len() > 2 && scene.database.count(PENDING) == 0
     });
     let message_id: String = url::form_urlencoded::byte_serialize(scene.message_id("one").as_bytes()).collect();

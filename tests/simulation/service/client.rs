@@ -183,7 +183,7 @@ impl<'s> Service<'s> {
         client.until = until;
         self.says(job, &Header::Go { id }, around)?;
         match early {
-            Some(told) => self.client_is_told(job, told, around),
+            Some(delivered) => self.client_gets_reply(job, delivered, around),
             None => {
                 // Its front has died meanwhile.
                 if self.clients.get(&job).is_some_and(|client| client.connection.is_none()) {
@@ -206,7 +206,7 @@ impl<'s> Service<'s> {
         let Some((&job, client)) = self.clients.iter_mut().find(|(_, client)| at(client)) else { return Ok(()) };
         let (header, _) = Header::read(body).map_err(|error| error.to_string())?;
         around.trace.say(|| format!("client of job {job} is told: {header:?}"));
-        let told = match header {
+        let delivered = match header {
             Header::Received { id } if id == client.id && client.stage == Stage::AwaitsReceipt => {
                 client.stage = Stage::HasReceipt(None);
                 return Ok(());
@@ -217,29 +217,29 @@ impl<'s> Service<'s> {
             }
             header => return Err(format!("a client is told what it cannot understand: {header:?}")),
         };
-        if told.len() != client.recipients.len() {
+        if delivered.len() != client.recipients.len() {
             return Err("not one result for each of a client's recipients".into());
         }
         match &client.stage {
-            Stage::AwaitsReceipt if told.contains(&true) => {
+            Stage::AwaitsReceipt if delivered.contains(&true) => {
                 Err("a client has said no Go, and is told of success".into())
             }
             Stage::HasReceipt(_) => {
-                client.stage = Stage::HasReceipt(Some(told));
+                client.stage = Stage::HasReceipt(Some(delivered));
                 Ok(())
             }
-            Stage::AwaitsReceipt | Stage::AwaitsReply => self.client_is_told(job, told, around),
+            Stage::AwaitsReceipt | Stage::AwaitsReply => self.client_gets_reply(job, delivered, around),
         }
     }
 
     /// A client ends, and tells Postfix, if that is still there, what became of its message.
-    fn client_is_told(&mut self, job: usize, told: Vec<bool>, around: &mut Around<'_>) -> Result<(), String> {
+    fn client_gets_reply(&mut self, job: usize, delivered: Vec<bool>, around: &mut Around<'_>) -> Result<(), String> {
         self.closes(job, around)?;
         let Some(Client { recipients, orphan, .. }) = self.clients.remove(&job) else { return Ok(()) };
         self.effects.push_back(if orphan {
             Effect::Deferred { job }
         } else {
-            Effect::Told { job, told: recipients.into_iter().zip(told).collect() }
+            Effect::Replied { job, delivered: recipients.into_iter().zip(delivered).collect() }
         });
         Ok(())
     }

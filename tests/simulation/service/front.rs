@@ -27,7 +27,7 @@ pub struct Front {
     pub lives: u64,
     last_id: u64,
     /// What its broker has been told so far, as a hash: that makes it what it is.
-    told: u64,
+    history: u64,
     /// The sessions of LMTP whose message is being delivered.
     pub sessions: BTreeMap<LocalId, Lmtp>,
     /// What clients have said that has not arrived, by their connections, each in its order.
@@ -65,7 +65,7 @@ impl Front {
             up: false,
             lives: 0,
             last_id: 0,
-            told: 0,
+            history: 0,
             sessions: BTreeMap::new(),
             late: BTreeMap::new(),
             mistake,
@@ -85,7 +85,7 @@ impl Front {
     /// It dies, with all that it knew.
     pub fn die(&mut self) {
         self.up = false;
-        self.told = 0;
+        self.history = 0;
         self.late.clear();
         self.sessions.clear();
         self.aliases.clear();
@@ -104,7 +104,7 @@ impl Front {
     }
 
     pub fn hash_state(&self, hash: &mut impl Hasher) {
-        (self.up, self.lives, self.last_id, self.told, &self.late).hash(hash);
+        (self.up, self.lives, self.last_id, self.history, &self.late).hash(hash);
         for (id, lmtp) in &self.sessions {
             (id, lmtp.job, &lmtp.recipients).hash(hash);
         }
@@ -112,9 +112,9 @@ impl Front {
 
     fn note(&mut self, what: impl Hash, now: Instant, began: Instant) {
         let mut hash = DefaultHasher::new();
-        (self.told, now.saturating_duration_since(began)).hash(&mut hash);
+        (self.history, now.saturating_duration_since(began)).hash(&mut hash);
         what.hash(&mut hash);
-        self.told = hash.finish();
+        self.history = hash.finish();
     }
 
     /// Tells the broker, and says what it wants done.
@@ -252,8 +252,8 @@ impl Front {
         if self.mistake == Some(Mistake::OneReplyTooMany) {
             replies.extend_from_slice(b"250 2.0.0 Ok\r\n");
         }
-        let told = read(&replies, recipients.len())?;
-        Ok(Some((job, recipients.into_iter().zip(told).collect())))
+        let codes = read(&replies, recipients.len())?;
+        Ok(Some((job, recipients.into_iter().zip(codes).collect())))
     }
 }
 
@@ -262,18 +262,18 @@ impl Front {
 fn read(replies: &[u8], recipients: usize) -> Result<Vec<bool>, String> {
     let replies = String::from_utf8_lossy(replies);
     let mut lines = replies.lines();
-    let mut told = Vec::with_capacity(recipients);
+    let mut collected = Vec::with_capacity(recipients);
     for line in lines.by_ref().take(recipients) {
-        told.push(match line.as_bytes().first() {
+        collected.push(match line.as_bytes().first() {
             Some(b'2') => true,
             Some(b'4') => false,
             _ => return Err(format!("BOUNCED: {line}")),
         });
     }
-    if told.len() < recipients {
-        return Err(format!("{} replies, where there are {recipients} recipients", told.len()));
+    if collected.len() < recipients {
+        return Err(format!("{} replies, where there are {recipients} recipients", collected.len()));
     }
-    lines.next().map_or(Ok(told), |line| Err(format!("BOUNCED: a reply that nobody has asked for: {line}")))
+    lines.next().map_or(Ok(collected), |line| Err(format!("BOUNCED: a reply that nobody has asked for: {line}")))
 }
 
 fn settings(run: u64, max_per_recipient: usize) -> Settings {

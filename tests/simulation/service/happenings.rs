@@ -1,4 +1,4 @@
-//! What happens at the service by itself, while deliveries run: fronts die, workers stand still, words are late, time
+//! What happens at the service by itself, while deliveries run: fronts die, workers hang, words are late, time
 //! passes.
 
 use super::front::Word;

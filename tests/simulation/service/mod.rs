@@ -2,7 +2,7 @@
 //! processes, and Postfix, which hands messages over by LMTP or by the program of pipe(8).
 //!
 //! The brokers and the sessions of LMTP are the real ones. Here is what is between them: who is connected with whom,
-//! who stands still, and the time, which goes on where nobody can do anything before, or where a schedule has it so.
+//! who hangs, and the time, which goes on where nobody can do anything before, or where a schedule has it so.
 
 mod client;
 mod front;
@@ -43,7 +43,7 @@ pub enum Effect {
     /// The program that pipe(8) has started delivers by itself.
     Alone { job: usize, recipients: Vec<usize>, cut: bool, orphan: bool, message: Rc<Message> },
     /// Postfix hears what became of these recipients: whether each is delivered, or deferred.
-    Told { job: usize, told: Vec<(usize, bool)> },
+    Replied { job: usize, delivered: Vec<(usize, bool)> },
     /// Postfix hears nothing, and tries again.
     Deferred { job: usize },
     /// A worker's process is killed.
@@ -65,7 +65,7 @@ struct Asked {
 struct Worker {
     host: usize,
     alive: bool,
-    /// It stands still, and is silent.
+    /// It hangs, and is silent.
     stopped: bool,
     connection: Option<ConnectionId>,
     work: Option<Work>,
@@ -189,8 +189,8 @@ impl<'s> Service<'s> {
                 Action::Work { connection, address, body } => self.work(host, connection, address, &body, around)?,
                 Action::SendToClient { connection, body } => self.tell(host, connection, &body, around)?,
                 Action::Answer { id, verdicts } => {
-                    if let Some((job, told)) = self.fronts[host].answer(id, verdicts)? {
-                        self.effects.push_back(Effect::Told { job, told });
+                    if let Some((job, delivered)) = self.fronts[host].answer(id, verdicts)? {
+                        self.effects.push_back(Effect::Replied { job, delivered });
                     }
                 }
                 Action::EndWorker { connection, pid } => {
@@ -331,7 +331,7 @@ impl<'s> Service<'s> {
         self.connect(which, around)
     }
 
-    /// Time passes: whoever does not stand still beats each second.
+    /// Time passes: whoever does not hang beats each second.
     fn pass(&mut self, seconds: u32, around: &mut Around<'_>) -> Result<(), String> {
         around.trace.say(|| format!("{seconds} s pass"));
         for _ in 0..seconds {

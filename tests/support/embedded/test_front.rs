@@ -205,17 +205,17 @@ impl Service {
         let pid = worker.pid();
         let status = worker.end();
         let end = status.signal().map_or_else(|| End::Exit(status.code().unwrap()), End::Signal);
-        let said = fs::read_to_string(self.path().join(format!("stderr.{pid}"))).unwrap_or_default();
-        let said = said.lines().map(str::to_owned).collect();
-        self.tell_front(&ToFront::WorkerEnded(WorkerEnd { pid, end, by_us, said }));
+        let errors = fs::read_to_string(self.path().join(format!("stderr.{pid}"))).unwrap_or_default();
+        let shown = errors.lines().map(str::to_owned).collect();
+        self.tell_front(&ToFront::WorkerEnded(WorkerEnd { pid, end, by_us, said: shown }));
         status
     }
 
     fn started(&self, role: &str, mut command: Command) -> Process {
         // What it says is looked for by its number, which it has only then.
-        let said = self.path().join(format!("stderr of a {role}"));
-        let process = Process(command.stderr(fs::File::create(&said).unwrap()).spawn().unwrap());
-        fs::rename(said, self.path().join(format!("stderr.{}", process.pid()))).unwrap();
+        let errors = self.path().join(format!("stderr of a {role}"));
+        let process = Process(command.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
+        fs::rename(errors, self.path().join(format!("stderr.{}", process.pid()))).unwrap();
         process
     }
 
@@ -313,7 +313,7 @@ impl Client {
     pub fn verdicts(&mut self, request: &Request) -> Vec<String> {
         let Header::Reply(Reply { id, results, .. }) = self.hear() else { panic!("no reply") };
         assert_eq!(id, request.id);
-        results.into_iter().map(|told| Verdict::try_from(told).unwrap().to_string()).collect()
+        results.into_iter().map(|result| Verdict::try_from(result).unwrap().to_string()).collect()
     }
 
     /// The same of a message that is answered before it may begin.

@@ -255,7 +255,7 @@ fn a_process() {
 
 /// Tries what none that talks with others is to do, and writes down what came of it.
 fn look_around(folder: &Path, name: &str, [server, database]: [&str; 2], master: u32) {
-    let told = |what: &str, came: io::Result<()>, well: &str| {
+    let note_result = |what: &str, came: io::Result<()>, well: &str| {
         let denied = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => "Permission denied".to_owned(),
             _ => error.to_string(),
@@ -263,25 +263,25 @@ fn look_around(folder: &Path, name: &str, [server, database]: [&str; 2], master:
         format!("{what}: {}", came.map_or_else(denied, |()| well.to_owned()))
     };
     let own = own_folder(name);
-    let read = |what: &str, file: &Path| told(what, fs::read(file).map(drop), "read");
+    let read = |what: &str, file: &Path| note_result(what, fs::read(file).map(drop), "read");
     let master = Pid::from_raw(i32::try_from(master).unwrap()).unwrap();
     let seen = [
-        told("password", fs::read(folder.join("secret/password")).map(drop), "read"),
-        told("server", TcpStream::connect(server).map(drop), "connected"),
-        told(
+        note_result("password", fs::read(folder.join("secret/password")).map(drop), "read"),
+        note_result("server", TcpStream::connect(server).map(drop), "connected"),
+        note_result(
             "configuration",
             fs::OpenOptions::new().append(true).open(folder.join("run/config.toml")).map(drop),
             "written",
         ),
-        told("own folder", fs::write(folder.join(format!("{own}/{name}")), ""), "written"),
-        told("suspects", fs::write(folder.join(format!("state/suspects of {name}")), ""), "written"),
-        told("program", Command::new("true").status().map(drop), "started"),
+        note_result("own folder", fs::write(folder.join(format!("{own}/{name}")), ""), "written"),
+        note_result("suspects", fs::write(folder.join(format!("state/suspects of {name}")), ""), "written"),
+        note_result("program", Command::new("true").status().map(drop), "started"),
         read("password of the database", &folder.join("secret/database")),
         read("key", &folder.join("secret/key")),
         read("hosts", Path::new("/etc/hosts")),
-        told("database", TcpStream::connect(database).map(drop), "connected"),
+        note_result("database", TcpStream::connect(database).map(drop), "connected"),
         read("key of the control socket", &folder.join("run/control.key")),
-        told("master", test_kill_process(master).map_err(io::Error::from), "sent a signal"),
+        note_result("master", test_kill_process(master).map_err(io::Error::from), "sent a signal"),
     ];
     seen.iter().for_each(|line| note(folder, &format!("{own}/seen by {name}"), line));
 }

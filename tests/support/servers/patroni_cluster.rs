@@ -162,14 +162,14 @@ impl Cluster {
     /// What `patronictl list` says, asked of any node that answers.
     pub fn list(&self, more: &[&str]) -> String {
         let list = ["patronictl", "-c", CONFIG, "list"];
-        let mut said = String::new();
+        let mut received = String::new();
         for node in &self.nodes {
             match docker(&[&["exec", &node.container][..], &list, more].concat()) {
                 Ok(answer) => return answer,
-                Err(error) => said = error,
+                Err(error) => received = error,
             }
         }
-        said
+        received
     }
 
     fn connect(&self, node: &Node) {
@@ -202,10 +202,10 @@ const CONFIG: &str = "/srv/patroni.yml";
 /// The image, which is built if it is missing: nothing else needs it.
 fn image() -> String {
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/images/build");
-    let said = Command::new(build).arg("patroni").output().expect("it can be run");
-    assert!(said.status.success(), "{said:?}");
-    let said = String::from_utf8(said.stdout).unwrap();
-    said.split_whitespace().nth(1).unwrap_or_else(|| panic!("{said}")).to_owned()
+    let output_text = Command::new(build).arg("patroni").output().expect("it can be run");
+    assert!(output_text.status.success(), "{output_text:?}");
+    let printed = String::from_utf8(output_text.stdout).unwrap();
+    printed.split_whitespace().nth(1).unwrap_or_else(|| panic!("{printed}")).to_owned()
 }
 
 /// Which node leads, where all three are in their places.

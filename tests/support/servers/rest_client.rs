@@ -61,13 +61,13 @@ impl Answer {
     pub fn problem(&self, status: u16, kind: &str) -> Value {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.headers["content-type"], "application/problem+json");
-        let told = self.json();
+        let report = self.json();
         assert_eq!(
-            (&told["status"], &told["type"]),
+            (&report["status"], &report["type"]),
             (&status.into(), &format!("urn:maildrop_command:problem:{kind}").into())
         );
         assert_eq!(matches!(status, 408 | 429 | 503 | 507), self.headers.contains_key("retry-after"), "{self:?}");
-        told
+        report
     }
 }
 

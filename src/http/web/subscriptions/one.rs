@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_very_many_that_are_due_again_it_is_said_that_there_are_more() {
+    fn of_very_many_that_are_due_again_it_is_reported_that_there_are_more() {
         let said = |words: &str, many| {
             done(&Asked { done: words.to_owned(), many: Some(many), ..Asked::default() }).unwrap_or_default()
         };

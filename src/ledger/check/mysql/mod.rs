@@ -43,30 +43,30 @@ impl Variables {
 }
 
 pub(super) fn server(database: &mut dyn Database) -> Result<String, DatabaseError> {
-    let mut said: Vec<String> = show(database, "VARIABLES", "server_uuid server_uid hostname port")?
+    let mut expected: Vec<String> = show(database, "VARIABLES", "server_uuid server_uid hostname port")?
         .into_iter()
         .map(|(name, value)| format!("{name} {value}"))
         .collect();
-    said.sort();
-    Ok(said.join(", "))
+    expected.sort();
+    Ok(expected.join(", "))
 }
 
 pub(super) fn inspect(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<Finding>, DatabaseError> {
     let (product, doing) = (database.dialect(), "reading the server's variables");
     let mut pairs = show(database, "VARIABLES", VARIABLES)?;
     pairs.extend(show(database, "STATUS", STATUS)?);
-    let said = Variables::of(pairs);
+    let shown = Variables::of(pairs);
     let (number, largest_packet): (String, u64) = only(database, doing, "SELECT VERSION(), @@max_allowed_packet")?;
     let mut findings = vec![version(product, &number)];
-    findings.extend(settings(&said));
-    if said.in_a_group() {
+    findings.extend(settings(&shown));
+    if shown.in_a_group() {
         findings.push(group_members(database)?);
     }
-    findings.extend(match said.on("rpl_semi_sync_source_enabled") {
-        true => semi_synchronous(wanted, &said),
+    findings.extend(match shown.on("rpl_semi_sync_source_enabled") {
+        true => semi_synchronous(wanted, &shown),
         // The members of a group have all commits.
-        false if said.in_a_group() => Vec::new(),
-        false => vec![asynchronous(wanted.replicated, followers(database, &said)?)],
+        false if shown.in_a_group() => Vec::new(),
+        false => vec![asynchronous(wanted.replicated, followers(database, &shown)?)],
     });
     findings.push(packet(largest_packet));
     findings.push(encryption(database.privacy()));
@@ -76,9 +76,9 @@ pub(super) fn inspect(database: &mut dyn Database, wanted: Requirements) -> Resu
 /// The answer to a SHOW of these variables, with names in lower case.
 fn show(database: &mut dyn Database, what: &str, names: &str) -> Result<Vec<(String, String)>, DatabaseError> {
     let show = format!("SHOW GLOBAL {what} WHERE Variable_name IN ('{}')", names.replace(' ', "', '"));
-    let mut said: Vec<(String, String)> = database.query("reading the server's variables", &show, &[])?;
-    said.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
-    Ok(said)
+    let mut shown: Vec<(String, String)> = database.query("reading the server's variables", &show, &[])?;
+    shown.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+    Ok(shown)
 }
 
 /// Two counts that only a role with a special right may read; `None` for another role.

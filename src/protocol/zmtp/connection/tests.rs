@@ -159,7 +159,7 @@ fn what_was_complete_before_a_mistake_is_given_out() {
 }
 
 #[test]
-fn no_log_shows_what_is_said_on_a_connection() {
+fn no_log_shows_what_is_reported_on_a_connection() {
     let mut router = ready_router();
     router.feed(b"\0\x06secret").unwrap();
     router.send(&[b"secret"]);
