@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS addresses (
 CREATE TABLE IF NOT EXISTS unknown_recipients (
     host    VARCHAR(255) NOT NULL,
     count   BIGINT UNSIGNED NOT NULL COMMENT 'how many recipients',
+    in_hour BIGINT UNSIGNED NOT NULL COMMENT 'how many of them in the hour of last_at: it limits the rows of `failures`',
     last_at DATETIME(6) NOT NULL COMMENT 'UTC',
     PRIMARY KEY (host)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
@@ -160,9 +161,11 @@ CREATE TABLE IF NOT EXISTS failures (
     author      MEDIUMTEXT NULL COMMENT 'From, decoded',
     subject     MEDIUMTEXT NULL,
     message_id  MEDIUMTEXT NOT NULL,
-    queue_id    TEXT NULL COMMENT 'of Postfix, of the last try; so are host and cause',
+    queue_id    TEXT NULL COMMENT 'of Postfix, of the last try; so are host, cause and mailbox',
     host        TEXT NOT NULL,
     cause       TEXT NOT NULL COMMENT 'src/ledger/outcome.rs',
+    imap_user   TEXT NULL COMMENT 'of the mailbox of the recipient, if it is known',
+    mailbox     TEXT NULL,
     count       BIGINT NOT NULL COMMENT 'how many tries',
     first_at    DATETIME(6) NOT NULL COMMENT 'UTC',
     last_at     DATETIME(6) NOT NULL COMMENT 'UTC',

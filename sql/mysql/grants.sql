@@ -26,9 +26,10 @@ GRANT SELECT, INSERT ON maildrop.epochs TO 'maildrop'@'%';
 -- Deliveries that fail before their journal. Without these rights only the log has them.
 GRANT SELECT, INSERT, UPDATE ON maildrop.failures TO 'maildrop'@'%';
 
--- The timer indexes messages by address, if it acts as this account. No delivery does.
+-- The timer indexes messages by address and deletes old failures, if it acts as this account. No delivery does.
 GRANT SELECT, INSERT ON maildrop.message_addresses TO 'maildrop'@'%';
 GRANT SELECT, INSERT, UPDATE ON maildrop.message_addresses_read TO 'maildrop'@'%';
+GRANT DELETE ON maildrop.failures TO 'maildrop'@'%';
 
 -- An event for each change of a copy, if there are subscriptions (grants-notify.sql). Their owners stay hidden.
 GRANT INSERT ON maildrop.outbox TO 'maildrop'@'%';

@@ -27,6 +27,7 @@ COMMENT ON TABLE addresses IS 'Which IMAP user an address belongs to, and the ma
 CREATE TABLE unknown_recipients (
     host    text        PRIMARY KEY,
     count   bigint      NOT NULL, -- how many recipients
+    in_hour bigint      NOT NULL, -- how many of them in the hour of last_at: it limits the rows of `failures`
     last_at timestamptz NOT NULL  -- when the last one
 ) WITH (fillfactor = 10);
 COMMENT ON TABLE unknown_recipients IS 'How many recipients each host has refused as unknown, and when it last did';
@@ -151,9 +152,11 @@ CREATE TABLE failures (
     author      text,                 -- From, decoded
     subject     text,
     message_id  text        NOT NULL,
-    queue_id    text,                 -- Postfix's, of the last try; so are host and cause
+    queue_id    text,                 -- Postfix's, of the last try; so are host, cause and mailbox
     host        text        NOT NULL,
     cause       text        NOT NULL, -- src/ledger/outcome.rs
+    imap_user   text,                 -- of the recipient's mailbox, if it is known
+    mailbox     text,
     count       bigint      NOT NULL, -- how many tries
     first_at    timestamptz NOT NULL,
     last_at     timestamptz NOT NULL,

@@ -17,6 +17,6 @@ GRANT INSERT ON outbox TO :"role";
 -- Submission of messages: known recipients, and the record of a refused one.
 GRANT SELECT ON addresses, login_checks TO :"role";
 GRANT SELECT, INSERT ON unknown_recipients TO :"role";
-GRANT UPDATE (count, last_at) ON unknown_recipients TO :"role";
+GRANT UPDATE (count, in_hour, last_at) ON unknown_recipients TO :"role";
 -- Who submitted a message, and what became of it.
 GRANT SELECT, INSERT ON submissions TO :"role";

@@ -14,7 +14,7 @@ GRANT UPDATE (recipient, state, uid_validity, uid, reason, delivered_at, updated
 
 -- Only with routing.unknown_recipient = "reject": a recipient is refused after the row is committed.
 GRANT SELECT, INSERT ON unknown_recipients TO :"role";
-GRANT UPDATE (count, last_at) ON unknown_recipients TO :"role";
+GRANT UPDATE (count, in_hour, last_at) ON unknown_recipients TO :"role";
 
 -- Proofs that a login leads to the mailboxes of its user.
 GRANT SELECT, INSERT ON login_checks TO :"role";
@@ -28,15 +28,16 @@ GRANT EXECUTE ON FUNCTION maildrop_epoch() TO :"role";
 
 -- Deliveries that fail before their journal. Without these rights only the log has them.
 GRANT SELECT, INSERT ON failures TO :"role";
-GRANT UPDATE (queue_id, host, cause, count, last_at) ON failures TO :"role";
+GRANT UPDATE (queue_id, host, cause, imap_user, mailbox, count, last_at) ON failures TO :"role";
 
 -- An event for each change of a copy, if there are subscriptions (grants-notify.sql). Their owners stay hidden.
 GRANT INSERT ON outbox TO :"role";
 GRANT SELECT (id, types) ON subscriptions TO :"role";
 
--- The timer indexes messages by address, if it acts as this role. No delivery does.
+-- The timer indexes messages by address and deletes old failures, if it acts as this role. No delivery does.
 GRANT SELECT, INSERT ON message_addresses, message_addresses_read TO :"role";
 GRANT UPDATE (started_at) ON message_addresses_read TO :"role";
+GRANT DELETE ON failures TO :"role";
 
 -- With record.keep_source only: keep the source of messages. A delivery never reads it back.
 GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";

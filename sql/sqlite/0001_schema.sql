@@ -113,6 +113,7 @@ CREATE TABLE message_addresses_read (
 CREATE TABLE unknown_recipients (
     host    TEXT    PRIMARY KEY NOT NULL,
     count   INTEGER NOT NULL,
+    in_hour INTEGER NOT NULL,
     last_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -129,6 +130,8 @@ CREATE TABLE failures (
     queue_id    TEXT,                -- Postfix's, of the last try; so are host and cause
     host        TEXT    NOT NULL,
     cause       TEXT    NOT NULL,    -- src/ledger/outcome.rs
+    imap_user   TEXT,                -- of the recipient's mailbox, if it is known
+    mailbox     TEXT,
     count       INTEGER NOT NULL,    -- how many tries
     first_at    INTEGER NOT NULL,
     last_at     INTEGER NOT NULL,

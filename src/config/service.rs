@@ -143,7 +143,7 @@ impl Service {
         self.state_directory.join("timer.json")
     }
 
-    /// Whether the timer has work: owed copies to retry, or `prune` to run.
+    /// Whether the configuration asks for a timer: to retry owed copies, or to run `prune`.
     pub fn has_timer(&self) -> bool {
         !self.finish_owed_every.is_zero() || self.prune_every.is_some()
     }

@@ -164,13 +164,12 @@ impl Dialect {
         }
     }
 
-    /// The time that is so long before another one.
-    pub(crate) fn before(self, moment: &str, span: std::time::Duration) -> String {
-        let microseconds = span.as_micros();
+    /// The beginning of the present hour.
+    pub(crate) fn this_hour(self) -> &'static str {
         match self {
-            Self::Postgresql => format!("({moment} - {microseconds} * interval '1 microsecond')"),
-            Self::Mysql | Self::Mariadb => format!("({moment} - INTERVAL {microseconds} MICROSECOND)"),
-            Self::Sqlite => format!("({moment} - {microseconds})"),
+            Self::Postgresql => "date_trunc('hour', clock_timestamp())",
+            Self::Mysql | Self::Mariadb => "(UTC_DATE() + INTERVAL HOUR(UTC_TIME()) HOUR)",
+            Self::Sqlite => "(unixepoch() / 3600 * 3600000000)",
         }
     }
 
@@ -223,6 +222,11 @@ impl Dialect {
     /// Values with commas between them: the inside of an IN list.
     pub(crate) fn list<'a>(self, values: impl IntoIterator<Item = Value<'a>>) -> String {
         values.into_iter().map(|value| self.literal(value)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The same for an IN list that may be empty: nothing equals NULL.
+    pub(crate) fn list_or_none<'a>(self, values: impl IntoIterator<Item = Value<'a>>) -> String {
+        self.list(values.into_iter().chain([Value::Null]))
     }
 
     /// The conflict clause of an INSERT: it sets these columns of an existing row with this key.

@@ -6,13 +6,14 @@
 use super::activity::like;
 use super::event::{Diff, EventRecord, EventType};
 use super::message_addresses::AddressPattern;
-use super::{CopyKey, Database, Outcome, statements};
-use crate::base::timestamp;
+use super::{Cause, CopyKey, Database, Outcome, statements};
+use crate::base::{hex, timestamp};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Value, columns_of};
 use crate::lock::LockName;
 use crate::message::{Identity, Role};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -22,8 +23,7 @@ pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a row is kept: longer than Postfix keeps a message (`maximal_queue_lifetime`, 5 days).
 pub(crate) const RETENTION: Duration = Duration::from_hours(7 * 24);
 
-/// How many rows of the last hour there are at most when an unknown recipient gets one. Of a flood of such mail, the table
-/// `unknown_recipients` has the number.
+/// How many unknown recipients get a row in each hour, on all hosts together. The table `unknown_recipients` counts them all.
 const UNKNOWN_RECIPIENTS_PER_HOUR: usize = 1000;
 
 /// Rows of a page of all failures.
@@ -41,6 +41,8 @@ pub struct FailureRecord<'a> {
     pub identity: &'a Identity,
     /// The envelope recipient, folded.
     pub recipient: &'a str,
+    /// The user and the name of the recipient's mailbox, if they are known.
+    pub mailbox: Option<(&'a str, &'a str)>,
     pub lock: &'a LockName,
     /// The envelope sender; empty for the null sender, `None` if it is unknown.
     pub sender: Option<&'a str>,
@@ -53,6 +55,12 @@ pub struct FailureRecord<'a> {
     pub outcome: Outcome,
 }
 
+impl FailureRecord<'_> {
+    fn is_unknown_recipient(&self) -> bool {
+        matches!(&self.outcome, Outcome::Refused(why) if why == Cause::UnknownRecipient.as_str())
+    }
+}
+
 /// Writes the failures and their events. If the server refuses a value, or a right is missing for the events, only the failures
 /// are written, without what the author wrote.
 ///
@@ -63,11 +71,15 @@ pub(super) fn record_with_fallback(
     dialect: Dialect,
     mut write: impl FnMut(Vec<String>) -> Result<(), DatabaseError>,
 ) -> Result<(), DatabaseError> {
-    match write(with_events(dialect, failures)) {
+    // Its refusal has counted an unknown recipient already. On MySQL, an INSERT that reads the table would lock its rows.
+    let limit = (is_mysql(dialect) && failures.iter().any(FailureRecord::is_unknown_recipient))
+        .then(|| format!("SELECT {} INTO @maildrop_unknown", unknown_recipients_in_hour(dialect)));
+    let with_limit = |statements: Vec<String>| limit.iter().cloned().chain(statements).collect();
+    match write(with_limit(with_events(dialect, failures))) {
         Err(error) if matches!(error.failure, DatabaseFailure::Refused | DatabaseFailure::AccessDenied) => {
             let mut bare = failures.to_vec();
             bare.iter_mut().for_each(|failure| (failure.author, failure.subject) = (None, None));
-            write(bare.iter().map(|failure| upsert(dialect, failure)).collect())
+            write(with_limit(bare.iter().map(|failure| upsert(dialect, failure)).collect()))
         }
         written => written,
     }
@@ -76,9 +88,8 @@ pub(super) fn record_with_fallback(
 /// The failures, and an event for the first try of each deferred delivery if a subscription names that type.
 fn with_events(dialect: Dialect, failures: &[FailureRecord<'_>]) -> Vec<String> {
     let named = format!("'{}'", EventType::MessageDeferred.as_str());
-    let is_mysql = matches!(dialect, Dialect::Mysql | Dialect::Mariadb);
     let mut statements = Vec::new();
-    if is_mysql {
+    if is_mysql(dialect) {
         // An INSERT that reads the table would wait for sessions that change a subscription, and in the transaction the read
         // would fix its snapshot. Without the transaction, a try would count twice if its event cannot be written.
         statements.push(format!(
@@ -126,8 +137,17 @@ fn with_events(dialect: Dialect, failures: &[FailureRecord<'_>]) -> Vec<String> 
             Dialect::Sqlite => statements.push(upsert),
         }
     }
-    statements.extend(is_mysql.then(|| "COMMIT".into()));
+    statements.extend(is_mysql(dialect).then(|| "COMMIT".into()));
     statements
+}
+
+fn is_mysql(dialect: Dialect) -> bool {
+    matches!(dialect, Dialect::Mysql | Dialect::Mariadb)
+}
+
+/// How many unknown recipients all hosts have refused in this hour.
+fn unknown_recipients_in_hour(dialect: Dialect) -> String {
+    format!("(SELECT coalesce(sum(u.in_hour), 0) FROM unknown_recipients u WHERE u.last_at >= {})", dialect.this_hour())
 }
 
 /// Inserts a failure, or counts one more try.
@@ -137,6 +157,7 @@ fn upsert(dialect: Dialect, failure: &FailureRecord<'_>) -> String {
         |text: Option<&str>| dialect.literal(Value::optional_text(text.map(|it| limited(it, TEXT_LIMIT)).as_deref()));
     let (queue_id, host, cause) =
         (text(failure.queue_id), text(Some(failure.host)), text(Some(&failure.outcome.to_string())));
+    let (user, mailbox) = (text(failure.mailbox.map(|(user, _)| user)), text(failure.mailbox.map(|(_, name)| name)));
     let values = [
         dialect.literal(Value::Bytes(failure.identity.as_bytes())),
         dialect.literal(Value::Text(&limited(failure.recipient, RECIPIENT_LIMIT))),
@@ -148,24 +169,24 @@ fn upsert(dialect: Dialect, failure: &FailureRecord<'_>) -> String {
         queue_id.clone(),
         host.clone(),
         cause.clone(),
+        user.clone(),
+        mailbox.clone(),
     ]
     .join(", ");
-    let from = if matches!(dialect, Dialect::Mysql | Dialect::Mariadb) { "FROM DUAL " } else { "" };
-    let condition = match failure.outcome {
-        // The server reads at most that many entries of the index.
-        Outcome::Refused(_) => format!(
-            "(SELECT f.first_at FROM failures f WHERE f.first_at > {} ORDER BY f.first_at DESC LIMIT 1 OFFSET {}) IS NULL",
-            dialect.before(&now, Duration::from_hours(1)),
-            UNKNOWN_RECIPIENTS_PER_HOUR - 1
-        ),
+    let from = if is_mysql(dialect) { "FROM DUAL " } else { "" };
+    let condition = match failure.is_unknown_recipient() {
+        true if is_mysql(dialect) => format!("@maildrop_unknown <= {UNKNOWN_RECIPIENTS_PER_HOUR}"),
+        true => format!("{} <= {UNKNOWN_RECIPIENTS_PER_HOUR}", unknown_recipients_in_hour(dialect)),
         // SQLite's parser wants a condition before ON CONFLICT.
-        _ => "1 = 1".into(),
+        false => "1 = 1".into(),
     };
-    let update =
-        format!("queue_id = {queue_id}, host = {host}, cause = {cause}, count = failures.count + 1, last_at = {now}");
+    let update = format!(
+        "queue_id = {queue_id}, host = {host}, cause = {cause}, count = failures.count + 1, last_at = {now}, \
+                 imap_user = {user}, mailbox = {mailbox}"
+    );
     format!(
         "INSERT INTO failures (identity, recipient, lock_digest, sender, author, subject, message_id, queue_id, host, cause, \
-         count, first_at, last_at) SELECT {values}, 1, {now}, {now} {from}WHERE {condition} {}",
+         imap_user, mailbox, count, first_at, last_at) SELECT {values}, 1, {now}, {now} {from}WHERE {condition} {}",
         dialect.or_update("identity, recipient", &update)
     )
 }
@@ -191,10 +212,10 @@ pub(crate) fn each_failure(
     since: i64,
     mut see: impl FnMut(&FailedDelivery),
 ) -> Result<(), DatabaseError> {
-    let mut page = failed_deliveries(database, FailuresOf::Since(since, None), PAGE)?;
+    let mut page = failed_deliveries(database, FailuresOf::Since(since), None, PAGE)?;
     while let Some(last) = page.last() {
         page.iter().for_each(&mut see);
-        page = failed_deliveries(database, FailuresOf::Since(since, Some(&last.cursor())), PAGE)?;
+        page = failed_deliveries(database, FailuresOf::Since(since), Some(&last.cursor()), PAGE)?;
     }
     Ok(())
 }
@@ -237,6 +258,20 @@ impl FailureCursor {
     pub(crate) fn before(moment: i64) -> Self {
         Self { first_at: moment, identity: Identity::from_bytes([0; 32]), recipient: String::new() }
     }
+
+    /// Parses what its `Display` writes.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, '.');
+        let (first_at, identity, recipient) = (parts.next()?, parts.next()?, parts.next()?);
+        let identity = Identity::from_bytes(hex::decode(identity)?.try_into().ok()?);
+        Some(Self { first_at: first_at.parse().ok()?, identity, recipient: recipient.to_owned() })
+    }
+}
+
+impl fmt::Display for FailureCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.first_at, hex::encode(self.identity.as_bytes()), self.recipient)
+    }
 }
 
 impl FailedDelivery {
@@ -273,22 +308,25 @@ pub enum FailuresOf<'a> {
     Addresses(&'a AddressPattern, i64),
     /// Those with this in their subject or author, since this time.
     Piece(&'a str, i64),
-    /// All since this time; the next page begins behind a failure of the page before.
-    Since(i64, Option<&'a FailureCursor>),
+    /// All since this time.
+    Since(i64),
 }
 
-/// Whether a delivery `f` has neither been delivered nor refused since. A copy says so, or an attempt after whose message or
-/// copy is pruned, or which found another address's copy in the mailbox.
+/// Whether a delivery `f` has neither been delivered nor refused since. A copy in its mailbox says so, which may have come for
+/// another address of the mailbox; or an attempt after whose message or copy is pruned, or which found another address's copy.
 pub(super) const STILL_FAILED: &str = "NOT EXISTS (SELECT 1 FROM messages m JOIN copies c ON c.message = m.id \
-         WHERE m.identity = f.identity AND c.recipient = f.recipient AND c.role = 'recipient' AND c.state = 'delivered') \
+         WHERE m.identity = f.identity AND (c.recipient = f.recipient OR (c.imap_user = f.imap_user AND c.mailbox = f.mailbox)) \
+         AND c.role = 'recipient' AND c.state = 'delivered') \
      AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.lock_digest = f.lock_digest AND a.identity = f.identity \
          AND a.recipient = f.recipient AND a.role = 'recipient' \
          AND (a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for') OR a.outcome LIKE 'refused: %'))";
 
-/// The failures of deliveries, the newest first by their first try, at most `limit`.
+/// The failures of deliveries, the newest first by their first try, at most `limit`. The next page begins behind (`after`) the
+/// last failure of the page before.
 pub fn failed_deliveries(
     database: &mut dyn Database,
     of: FailuresOf<'_>,
+    after: Option<&FailureCursor>,
     limit: usize,
 ) -> Result<Vec<FailedDelivery>, DatabaseError> {
     let dialect = database.dialect();
@@ -297,7 +335,7 @@ pub fn failed_deliveries(
         FailuresOf::Piece(piece, _) => like(piece),
         _ => String::new(),
     };
-    let (condition, values) = match of {
+    let (mut condition, mut values) = match of {
         FailuresOf::Message(identity) => ("f.identity = ?", vec![Value::Bytes(identity)]),
         FailuresOf::Lock(lock) => ("f.lock_digest = ?", vec![Value::Bytes(lock.digest())]),
         FailuresOf::QueueId(queue_id, since) => {
@@ -312,19 +350,16 @@ pub fn failed_deliveries(
             "f.first_at >= ? AND (lower(f.subject) LIKE ? ESCAPE '!' OR lower(f.author) LIKE ? ESCAPE '!')",
             vec![Value::Moment(since), Value::Text(&pattern), Value::Text(&pattern)],
         ),
-        FailuresOf::Since(since, None) => ("f.first_at >= ?", vec![Value::Moment(since)]),
-        // MySQL cannot use an index for a comparison of rows alone.
-        FailuresOf::Since(since, Some(last)) => (
-            "f.first_at >= ? AND f.first_at <= ? AND (f.first_at, f.identity, f.recipient) < (?, ?, ?)",
-            vec![
-                Value::Moment(since),
-                Value::Moment(last.first_at),
-                Value::Moment(last.first_at),
-                Value::Bytes(last.identity.as_bytes()),
-                Value::Text(&last.recipient),
-            ],
-        ),
+        FailuresOf::Since(since) => ("f.first_at >= ?", vec![Value::Moment(since)]),
     };
+    let behind;
+    if let Some(last) = after {
+        // MySQL cannot use an index for a comparison of rows alone.
+        behind = format!("{condition} AND f.first_at <= ? AND (f.first_at, f.identity, f.recipient) < (?, ?, ?)");
+        condition = &behind;
+        values.extend([Value::Moment(last.first_at); 2]);
+        values.extend([Value::Bytes(last.identity.as_bytes()), Value::Text(&last.recipient)]);
+    }
     let sql = format!(
         "SELECT {}, {}, f.recipient, f.sender, f.author, f.subject, f.message_id, f.queue_id, f.host, f.cause, f.count, {}, {} \
          FROM failures f WHERE {condition} AND {STILL_FAILED} ORDER BY f.first_at DESC, f.identity DESC, f.recipient DESC LIMIT {limit}",

@@ -98,6 +98,14 @@ pub(crate) fn search(
     Ok(last)
 }
 
+/// A page of deliveries that failed before their journal.
+#[derive(Debug, Default)]
+pub(crate) struct FailuresPage {
+    pub(crate) failures: Vec<FailedDelivery>,
+    /// The next page begins behind this one.
+    pub(crate) next: Option<FailureCursor>,
+}
+
 /// The deliveries that failed before their journal and match `wanted`, the newest first, at most `limit`.
 ///
 /// A search text has the first of its meanings ([`search::meanings`]) that finds one. No meaning is a mailbox's user.
@@ -106,29 +114,31 @@ pub(crate) fn search_failed(
     database: &mut dyn Database,
     what: &str,
     wanted: &Wanted,
+    after: Option<FailureCursor>,
     limit: usize,
-) -> Result<Vec<FailedDelivery>, DatabaseError> {
+) -> Result<FailuresPage, DatabaseError> {
     let Wanted { since, until, host, user, role, .. } = wanted;
     if user.is_some() || *role == Some(Role::Sender) {
-        return Ok(Vec::new());
+        return Ok(FailuresPage::default());
     }
-    let mut found = failed_by_text(site, database, what.trim(), (*since, *until), limit)?;
-    found.retain(|failure| until.is_none_or(|until| failure.first_at < until));
-    found.retain(|failure| host.as_ref().is_none_or(|host| *host == failure.host));
-    Ok(found)
+    let after = after.or_else(|| until.map(FailureCursor::before));
+    let mut failures = failed_by_text(site, database, what.trim(), *since, after.as_ref(), limit)?;
+    let next = failures.last().filter(|_| failures.len() >= limit).map(FailedDelivery::cursor);
+    failures.retain(|failure| host.as_ref().is_none_or(|host| *host == failure.host));
+    Ok(FailuresPage { failures, next })
 }
 
 fn failed_by_text(
     site: &Site,
     database: &mut dyn Database,
     what: &str,
-    (since, until): (i64, Option<i64>),
+    since: i64,
+    after: Option<&FailureCursor>,
     limit: usize,
 ) -> Result<Vec<FailedDelivery>, DatabaseError> {
     let (meanings, text) = search::meanings(what);
     if text.is_empty() {
-        let before = until.map(FailureCursor::before);
-        return failed_deliveries(database, FailuresOf::Since(since, before.as_ref()), limit);
+        return failed_deliveries(database, FailuresOf::Since(since), after, limit);
     }
     let lock = site.lock_of_message_id(text.as_bytes());
     for meaning in meanings {
@@ -139,7 +149,7 @@ fn failed_by_text(
             (TakenAs::QueueId, None) => FailuresOf::QueueId(text, since),
             (_, None) => FailuresOf::Piece(text, since),
         };
-        let found = failed_deliveries(database, of, limit)?;
+        let found = failed_deliveries(database, of, after, limit)?;
         if !found.is_empty() {
             return Ok(found);
         }

@@ -28,22 +28,21 @@ pub(super) struct DiskFigures {
 #[derive(Clone)]
 pub struct DiskFiguresReader {
     queue: PathBuf,
-    /// The timer's state file. `None`: there is no timer.
-    timer: Option<PathBuf>,
+    /// The timer's state file.
+    timer: PathBuf,
     last: SummaryCache<DiskFigures>,
 }
 
 impl DiskFiguresReader {
     #[must_use]
     pub fn of(service: &Service) -> Self {
-        let timer = service.has_timer().then(|| service.timer_state());
-        Self { queue: service.queue(), timer, last: SummaryCache::new(FRESH, PATIENCE) }
+        Self { queue: service.queue(), timer: service.timer_state(), last: SummaryCache::new(FRESH, PATIENCE) }
     }
 
     /// The figures. They are at most five seconds old, if they could be read in time.
     pub(super) async fn read(&self, service: Option<&Status>) -> DiskFigures {
         let (queue, timer, processes) = (self.queue.clone(), self.timer.clone(), processes(service));
-        let read = async move { tokio::task::spawn_blocking(move || read(&queue, timer.as_deref(), &processes)).await };
+        let read = async move { tokio::task::spawn_blocking(move || read(&queue, &timer, &processes)).await };
         match self.last.get(read).await {
             Summary::Counted(figures) => figures,
             Summary::UnderWay | Summary::Failed(_) => DiskFigures::default(),
@@ -56,12 +55,12 @@ fn processes(service: Option<&Status>) -> Vec<(Role, u32, u32)> {
     processes.filter_map(|process| Some((process.role, process.number, process.pid?))).collect()
 }
 
-fn read(queue: &Path, timer: Option<&Path>, processes: &[(Role, u32, u32)]) -> DiskFigures {
+fn read(queue: &Path, timer: &Path, processes: &[(Role, u32, u32)]) -> DiskFigures {
     let waiting = Queue::existing(queue).and_then(|queue| queue.waiting());
     let memory = processes.iter().filter_map(|(role, number, pid)| Some((*role, *number, memory(&pid.to_string())?)));
     DiskFigures {
         queue: waiting.inspect_err(|error| warn!(%error, "the file queue cannot be counted")).ok(),
-        timer: timer.map(written_down).unwrap_or_default(),
+        timer: written_down(timer),
         memory: memory.collect(),
     }
 }

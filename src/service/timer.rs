@@ -1,5 +1,5 @@
 //! The timer: a process that runs tasks at intervals. It finishes owed copies, prunes, renews the proof that a login leads to the
-//! named user's mailbox, and indexes messages by address. Of all hosts that share a database, one at a time runs a task.
+//! named user's mailbox, and indexes messages by address. Each site has the last one, and prunes at least `failures`. Of all hosts that share a database, one at a time runs a task.
 //!
 //! | result of a run | when the next one begins |
 //! |---|---|
@@ -46,6 +46,8 @@ const SILENCE_OF_PRUNE: Duration = Duration::from_hours(1);
 const LONGEST_PRUNE: Duration = Duration::from_hours(12);
 /// How long one batch of `prune`, or the count at its end, may take.
 const LONGEST_BATCH: Duration = Duration::from_hours(1);
+/// The interval of `prune` at a site that keeps all but the failures.
+const PRUNE_FAILURES_EVERY: Duration = Duration::from_hours(24);
 /// How often messages are indexed by address: a search finds a message within a minute.
 const INDEX_EVERY: Duration = Duration::from_secs(30);
 /// How long indexing may take. The rest is left to the next run.
@@ -58,7 +60,7 @@ pub struct TimerSettings {
     /// The interval of `finish_owed`; zero: never.
     finish_owed_every: Duration,
     /// The interval of `prune`, and how long it keeps entries.
-    prune: Option<(Duration, Retention)>,
+    prune: (Duration, Retention),
     /// The file with the results of the last runs.
     state: PathBuf,
 }
@@ -75,7 +77,7 @@ impl TimerSettings {
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let Service { finish_owed_every, prune_every, .. } = config.service;
-        let prune = prune_every.map(|every| (every, config.retention));
+        let prune = prune_every.map_or((PRUNE_FAILURES_EVERY, Retention::default()), |every| (every, config.retention));
         Self { finish_owed_every, prune, state: config.service.timer_state() }
     }
 
@@ -123,13 +125,13 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
 ///
 /// A timer that opens no mailboxes has not read their password, so it has no proof to renew.
 fn planned_tasks(settings: &TimerSettings, proves_logins: bool, written: &[Task]) -> Vec<Planned> {
-    let prune = settings.prune.map(|(every, retention)| (TaskKind::Prune(retention), every));
+    let (prune_every, retention) = settings.prune;
     let finish_owed =
         (!settings.finish_owed_every.is_zero()).then_some((TaskKind::FinishOwed, settings.finish_owed_every));
     let renew_proof = proves_logins.then_some((TaskKind::RenewProof, RENEWED_EVERY));
-    let index = [(TaskKind::IndexAddresses, INDEX_EVERY)];
-    let mut kinds: Vec<(TaskKind, Duration)> =
-        prune.into_iter().chain(finish_owed).chain(renew_proof).chain(index).collect();
+    let prune = Some((TaskKind::Prune(retention), prune_every));
+    let index = Some((TaskKind::IndexAddresses, INDEX_EVERY));
+    let mut kinds: Vec<(TaskKind, Duration)> = [prune, finish_owed, renew_proof, index].into_iter().flatten().collect();
     kinds.sort_by_key(|(kind, _)| written.iter().any(|task| task.task == kind.name() && task.next_at.is_none()));
     kinds.into_iter().map(|(kind, every)| Planned::new(kind, every, written)).collect()
 }

@@ -86,7 +86,7 @@ fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
 /// If a task ends its process, the process is restarted. The other due tasks must not wait for that task.
 #[test]
 fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
-    let settings = TimerSettings { prune: Some((DAY, old())), ..settings() };
+    let settings = TimerSettings { prune: (DAY, old()), ..settings() };
     let first = |written: &[Task]| {
         let mut tasks = planned_tasks(&settings, false, written);
         tasks.iter_mut().min_by_key(|task| task.next).unwrap().kind.name()
@@ -110,9 +110,10 @@ fn the_proof_is_renewed_once_a_day_by_a_timer_that_logs_in() {
             .collect::<Vec<_>>()
     };
     let finish_owed = ("finish_owed", settings.finish_owed_every);
-    let index = ("index_addresses", INDEX_EVERY);
-    assert_eq!(names(false), [finish_owed, index]);
-    assert_eq!(names(true), [finish_owed, ("renew_proof", DAY), index]);
+    // Failures are pruned at each site.
+    let (prune, index) = (("prune", DAY), ("index_addresses", INDEX_EVERY));
+    assert_eq!(names(false), [prune, finish_owed, index]);
+    assert_eq!(names(true), [prune, finish_owed, ("renew_proof", DAY), index]);
     with_timer(|timer, _| {
         let result = timer.run_task(TaskKind::RenewProof).unwrap();
         assert!(result.starts_with("nothing to renew"), "{result}");

@@ -12,7 +12,7 @@ use crate::delivery::{
 };
 use crate::ledger::audit_queries::{self, EarlierDelivery, RecordedCopy};
 use crate::ledger::failures::WRITE_TIMEOUT;
-use crate::ledger::{self, CopyKey, Database, FailureRecord};
+use crate::ledger::{self, CopyKey, Database, Destination, FailureRecord};
 use crate::mailbox::ImapMailbox;
 use crate::message::{Address, Message, Role};
 use std::time::{Duration, Instant};
@@ -57,13 +57,15 @@ pub struct Outcome {
     pub stages: Stages,
     /// How the delivery ended, if it failed before its journal.
     pub(super) unjournalled: Option<ledger::Outcome>,
+    /// The recipient's mailbox, if the delivery failed before its journal and the mailbox is known.
+    mailbox: Option<(String, String)>,
 }
 
 impl Outcome {
     /// That of a delivery without a journal.
     fn refused(refusal: impl Into<Refusal>, stages: Stages) -> Self {
         let refusal = refusal.into();
-        Self { unjournalled: refusal.outcome_before_journal(), result: Err(refusal), stages }
+        Self { unjournalled: refusal.outcome_before_journal(), result: Err(refusal), stages, mailbox: None }
     }
 }
 
@@ -123,6 +125,7 @@ impl Site {
             Some(FailureRecord {
                 identity: message.identity(),
                 recipient,
+                mailbox: outcome.mailbox.as_ref().map(|(user, mailbox)| (user.as_str(), mailbox.as_str())),
                 lock: &lock,
                 sender: envelope.sender.as_deref(),
                 author: message.from(),
@@ -219,8 +222,18 @@ impl Site {
         let Routed { message, envelopes, destinations } = to;
         let mut began = Instant::now();
         let opening = &Terms { deadline: terms.deadline.leaving(WRITE_TIMEOUT), ..*terms };
-        let unproven = self.prove_login_by_one_of(&destinations, opening, database, &mut sessions.silent)?;
+        let proven = self.prove_login_by_one_of(&destinations, opening, database, &mut sessions.silent);
         let Destinations { recipients, mut sender, .. } = destinations;
+        let unproven = match proven {
+            Ok(unproven) => unproven,
+            Err(deferral) => {
+                let deferred = |to: Result<Destination, Refusal>| Outcome {
+                    mailbox: to.ok().map(|to| (to.user, to.inbox)),
+                    ..Outcome::refused(deferral.clone(), *stages)
+                };
+                return Ok(recipients.into_iter().map(deferred).collect());
+            }
+        };
         let mut outcomes: Vec<Option<Outcome>> = recipients.iter().map(|_| None).collect();
         let mut mailboxes: Vec<RecipientsMailbox> = Vec::with_capacity(recipients.len());
         for ((place, destination), outcome) in recipients.into_iter().enumerate().zip(&mut outcomes) {
@@ -236,7 +249,7 @@ impl Site {
         sender.take_if(|sender| mailboxes.iter().any(|known| known.is_at(&sender.user, &sender.sent)));
         let at_once = self.mailbox_sessions() - usize::from(sender.is_some());
         let upload_time = UploadTime::until_deadline(terms.deadline);
-        for batch in batches(&mailboxes, at_once) {
+        for of_batch in batches(&mailboxes, at_once) {
             sessions.keep_mailboxes();
             let mut stages = *stages;
             let closed = sender.as_ref().and_then(|author| match sessions.silent.holds(&author.user, Instant::now()) {
@@ -246,7 +259,7 @@ impl Site {
             let asked = sender.as_ref().filter(|_| closed.is_none());
             // Each batch has the full opening time.
             let times = OpeningTimes::of(terms, mailboxes.len() > 1);
-            let mut owed = self.open_mailboxes(batch, asked, greeting.take(), &mut sessions.kept, times);
+            let mut owed = self.open_mailboxes(of_batch, asked, greeting.take(), &mut sessions.kept, times);
             // If the server hangs for all mailboxes, that proves nothing about one author.
             if let Some(author) = owed.iter().find_map(Owed::silent_author)
                 && owed.iter().any(|one| !one.took_too_long())
@@ -256,10 +269,10 @@ impl Site {
             owed.extend(sender.as_ref().zip(closed).map(|(author, error)| Owed::unopened(author, error)));
             // In the first batch, this includes the proof of the logins.
             stages.authenticate = began.elapsed();
-            let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
+            let places: Vec<usize> = of_batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
             let to = places.iter().filter_map(|&place| envelopes.get(place)).collect();
             let batch =
-                Batch { envelopes: to, is_one_of_several: batch.len() < mailboxes.len(), upload_time: &upload_time };
+                Batch { envelopes: to, is_one_of_several: of_batch.len() < mailboxes.len(), upload_time: &upload_time };
             let ended = self.deliver_copies(message, &batch, terms, database, &mut owed, &mut stages);
             // The author's mailbox has used all the available time, under the message's lock. This process does not use that
             // mailbox again before the bytes sent to it have settled. Otherwise each of the author's other messages would wait as
@@ -276,8 +289,11 @@ impl Site {
             let mut unjournalled = ended.unjournalled.into_iter().peekable();
             for (at, (place, result)) in places.into_iter().zip(ended.recipients).enumerate() {
                 let unjournalled = unjournalled.next_if(|(recipient, _)| *recipient == at).map(|(_, outcome)| outcome);
+                let mut of_place = of_batch.iter().filter(|_| unjournalled.is_some());
+                let mailbox = of_place.find(|mailbox| mailbox.recipients.contains(&place));
+                let mailbox = mailbox.map(|RecipientsMailbox { to, .. }| (to.user.clone(), to.inbox.clone()));
                 if let Some(outcome) = outcomes.get_mut(place) {
-                    *outcome = Some(Outcome { result, stages, unjournalled });
+                    *outcome = Some(Outcome { result, stages, unjournalled, mailbox });
                 }
             }
             began = Instant::now();

@@ -4,6 +4,7 @@
 //! Nothing is asserted: clocks lie. Runs of what is compared take turns, so that both have the machine in the same mood.
 
 mod comparison;
+mod failures;
 mod figures;
 mod floor;
 mod growth;
@@ -36,7 +37,7 @@ use std::time::Instant;
 type Measure = fn(&mut Report, &Site, usize);
 
 /// What is measured: a name for `--only`, and how.
-const PARTS: [(&str, Measure); 13] = [
+const PARTS: [(&str, Measure); 14] = [
     ("peers", peers::measure),
     ("postfix", through_postfix::measure),
     ("stages", stages::measure),
@@ -50,6 +51,7 @@ const PARTS: [(&str, Measure); 13] = [
     ("memory-without-store", service::measure_memory_without_store),
     ("page", page::measure),
     ("notifications", notifications::measure),
+    ("failures", failures::measure),
 ];
 
 fn main() {

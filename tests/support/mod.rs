@@ -13,6 +13,7 @@ pub mod ledger_history;
 pub mod lmtp;
 pub mod mail_hosts;
 pub mod not_run;
+pub mod outage;
 pub mod own_mounts;
 pub mod own_server;
 pub mod pages;
@@ -32,6 +33,7 @@ pub mod service;
 pub mod service_run;
 pub mod smtp;
 pub mod standby;
+pub mod terminal;
 pub mod two_addresses;
 #[path = "visitor.rs"]
 pub mod visitor;

@@ -54,12 +54,15 @@ impl Ledger for MysqlDatabase {
         // Some roles may write even on a read-only server (SUPER, READ ONLY ADMIN). There, such a role must not refuse
         // recipients.
         let batch = format!(
-            "INSERT INTO unknown_recipients (host, count, last_at) SELECT {host}, 1, UTC_TIMESTAMP(6) FROM DUAL \
+            "INSERT INTO unknown_recipients (host, count, in_hour, last_at) SELECT {host}, 1, 1, UTC_TIMESTAMP(6) FROM DUAL \
              WHERE NOT ({read_only}) AND EXISTS (SELECT 1 FROM addresses) \
              AND NOT EXISTS (SELECT 1 FROM addresses WHERE address IN ({wanted})) \
-             ON DUPLICATE KEY UPDATE count = unknown_recipients.count + 1, last_at = UTC_TIMESTAMP(6); \
+             ON DUPLICATE KEY UPDATE count = unknown_recipients.count + 1, \
+                 in_hour = IF(unknown_recipients.last_at >= {hour}, unknown_recipients.in_hour + 1, 1), \
+                 last_at = UTC_TIMESTAMP(6); \
              SELECT ROW_COUNT() > 0, {read_only}",
             host = self.dialect().literal(Value::Text(host)),
+            hour = self.dialect().this_hour(),
             wanted = self.in_list(&folded),
             read_only = sql::READ_ONLY,
         );

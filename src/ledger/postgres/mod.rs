@@ -20,10 +20,12 @@ mod statements;
 /// These settings are the same as in a record's batch (`SUPPRESS_NOTICES`, `SHOW_COMMIT_WARNINGS`).
 const REFUSE: &str = "\
     WITH written AS (\
-        INSERT INTO unknown_recipients (host, count, last_at) \
-        SELECT $1, 1, clock_timestamp() FROM set_config('client_min_messages', 'error', true) \
+        INSERT INTO unknown_recipients (host, count, in_hour, last_at) \
+        SELECT $1, 1, 1, clock_timestamp() FROM set_config('client_min_messages', 'error', true) \
         WHERE EXISTS (SELECT FROM addresses) AND NOT EXISTS (SELECT FROM addresses a WHERE a.address = ANY ($2)) \
-        ON CONFLICT (host) DO UPDATE SET count = unknown_recipients.count + 1, last_at = excluded.last_at \
+        ON CONFLICT (host) DO UPDATE SET count = unknown_recipients.count + 1, last_at = excluded.last_at, \
+            in_hour = CASE WHEN unknown_recipients.last_at >= date_trunc('hour', excluded.last_at) \
+                THEN unknown_recipients.in_hour + 1 ELSE 1 END \
         RETURNING 1) \
     SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) AS rows FROM written) w WHERE w.rows > 0";
 

@@ -2,7 +2,7 @@
 
 use super::{AddressPattern, Attempt, DAY, MINUTE, Site, THEN, identity, lock, retention, site};
 use crate::database::{Tables, Value};
-use crate::ledger::failures::{FailuresOf, each_failure, failed_deliveries};
+use crate::ledger::failures::{FailureCursor, FailuresOf, each_failure, failed_deliveries};
 use crate::message::Role;
 
 impl Site {
@@ -27,7 +27,11 @@ impl Site {
     }
 
     fn read_failures(&mut self, of: FailuresOf<'_>) -> Vec<String> {
-        let read = failed_deliveries(&mut self.database, of, 3).unwrap();
+        self.read_failures_after(of, None)
+    }
+
+    fn read_failures_after(&mut self, of: FailuresOf<'_>, after: Option<&FailureCursor>) -> Vec<String> {
+        let read = failed_deliveries(&mut self.database, of, after, 3).unwrap();
         read.into_iter().map(|failure| format!("{} {}", failure.queue_id.unwrap(), failure.recipient)).collect()
     }
 }
@@ -55,10 +59,15 @@ fn failures_are_found_by_message_lock_queue_id_and_address_and_the_newest_come_f
     assert_eq!(site.read_failures(FailuresOf::Piece("LISA", THEN)), ["queue1 scuba@x"]);
     let of_sender = like(AddressPattern::Address("lisa@gmail.com".into()), &mut site);
     assert_eq!(of_sender, ["queue11 doug@x", "queue2 doug@x", "queue1 scuba@x"], "three at most");
+    let third = FailureCursor { first_at: THEN + MINUTE, identity: identity(1), recipient: "scuba@x".into() };
+    assert_eq!(FailureCursor::from_text(&third.to_string()).as_ref(), Some(&third));
+    let sender = AddressPattern::Address("lisa@gmail.com".into());
+    let behind = site.read_failures_after(FailuresOf::Addresses(&sender, THEN), Some(&third));
+    assert_eq!(behind, ["queue1 doug@x"], "the next page");
     let since = THEN + MINUTE;
-    let first = failed_deliveries(&mut site.database, FailuresOf::Since(since, None), 2).unwrap();
+    let first = failed_deliveries(&mut site.database, FailuresOf::Since(since), None, 2).unwrap();
     assert_eq!(first.last().unwrap().queue_id.as_deref(), Some("queue2"));
-    let next = site.read_failures(FailuresOf::Since(since, Some(&first.last().unwrap().cursor())));
+    let next = site.read_failures_after(FailuresOf::Since(since), Some(&first.last().unwrap().cursor()));
     assert_eq!(next, ["queue1 scuba@x", "queue1 doug@x"]);
     let mut seen = 0;
     each_failure(&mut site.database, since, |_| seen += 1).unwrap();
@@ -76,11 +85,11 @@ fn what_was_delivered_or_refused_since_is_left_out_and_what_was_tried_again_in_v
         site.tried(Attempt { ended: Some((THEN + MINUTE, outcome)), ..Attempt::at(message, THEN + MINUTE) });
     }
     site.tried(Attempt::at(5, THEN + MINUTE));
-    assert_eq!(site.read_failures(FailuresOf::Since(0, None)), ["queue5 doug@x", "queue4 doug@x", "queue3 doug@x"]);
+    assert_eq!(site.read_failures(FailuresOf::Since(0)), ["queue5 doug@x", "queue4 doug@x", "queue3 doug@x"]);
     // The attempt that delivered it is pruned, and the copy is recorded.
     site.message(5, THEN + MINUTE);
     site.copy(5, Role::Recipient, "doug", Some(1), THEN + MINUTE);
-    assert_eq!(site.read_failures(FailuresOf::Since(0, None)), ["queue4 doug@x", "queue3 doug@x"]);
+    assert_eq!(site.read_failures(FailuresOf::Since(0)), ["queue4 doug@x", "queue3 doug@x"]);
 }
 
 #[test]

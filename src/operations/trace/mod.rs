@@ -107,7 +107,7 @@ fn find_taken_as(
             trace::find(database, By::QueueId(text, since, lock), limit)
         }
         TakenAs::Piece => {
-            let failed = failed_deliveries(database, FailuresOf::Piece(text, since), limit)?;
+            let failed = failed_deliveries(database, FailuresOf::Piece(text, since), None, limit)?;
             let (mut found, mut next): (Vec<FoundMessage>, _) = (Vec::new(), None);
             loop {
                 let page = message_search::containing(database, text, next, limit - found.len())?;
@@ -130,7 +130,7 @@ fn find_taken_as(
             let (mut found, more) =
                 trace::find(database, By::Addresses { pattern: &pattern, user: text, since }, limit)?;
             found.extend(listed.iter().map(FoundMessage::from));
-            let failed = failed_deliveries(database, FailuresOf::Addresses(&pattern, since), limit)?;
+            let failed = failed_deliveries(database, FailuresOf::Addresses(&pattern, since), None, limit)?;
             found.extend(failed.iter().map(FoundMessage::from));
             let (found, more_of_all) = trace::newest(found, limit);
             Ok((found, more || more_of_all || page.next.is_some()))

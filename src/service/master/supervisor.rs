@@ -474,8 +474,12 @@ fn account(role: Role) -> Option<DatabaseRole> {
 
 /// How many processes of a role there should be.
 fn count(role: Role, config: &Config) -> u32 {
-    let can_be = account(role).is_none_or(|account| config.database.accounts.contains_key(&account));
-    if can_be { wanted(role, config) } else { 0 }
+    match account(role).is_none_or(|account| config.database.accounts.contains_key(&account)) {
+        false => 0,
+        // Each site has addresses to index and failures to prune.
+        true if role == Role::Timer => 1,
+        true => wanted(role, config),
+    }
 }
 
 /// How many processes of a role the configuration asks for.

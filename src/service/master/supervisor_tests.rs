@@ -204,7 +204,7 @@ fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_en
     let fewer = |scene: &mut Scene, workers| {
         scene.it.config.service.workers = workers;
         scene.it.config.service.runners = 0;
-        scene.it.config.service.finish_owed_every = Duration::ZERO;
+        scene.it.config.database.accounts.remove(&DatabaseRole::Timer);
         scene.it.fit_slots(scene.now);
     };
     fewer(&mut scene, 1);

@@ -17,6 +17,7 @@ fn fail(place: &Place) {
         let failure = FailureRecord {
             identity: &identity,
             recipient,
+            mailbox: None,
             lock: &lock,
             sender: Some("lisa@gmail.com"),
             author: Some("Lisa <lisa@gmail.com>"),

@@ -2,6 +2,7 @@
 
 use crate::notifications::event_delivery::subscribe;
 use crate::support::database::Engine;
+use crate::support::outage::{Outage, WrittenRows, deliver};
 use crate::support::site_fixture::Scene;
 use maildrop_command::database::DatabaseFailure;
 use maildrop_command::ledger::failures::{FailedDelivery, FailuresOf, failed_deliveries};
@@ -9,8 +10,10 @@ use maildrop_command::ledger::{Cause, Database, FailureRecord, Outcome};
 use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::MailboxFailure;
 use maildrop_command::message::Identity;
+use maildrop_command::site::Sessions;
 
 on_each_engine!(
+    an_address_of_a_shared_mailbox_is_left_out_once_the_message_came_for_another_address,
     while_the_mailbox_store_is_down_each_try_counts_in_one_row_that_is_left_out_once_the_message_is_delivered,
     a_row_that_another_session_holds_is_not_waited_for,
     of_a_flood_of_unknown_recipients_a_thousand_rows_an_hour_are_written,
@@ -18,7 +21,7 @@ on_each_engine!(
 );
 
 fn all(database: &mut dyn Database) -> Vec<FailedDelivery> {
-    failed_deliveries(database, FailuresOf::Since(0, None), 100).unwrap()
+    failed_deliveries(database, FailuresOf::Since(0), None, 100).unwrap()
 }
 
 fn while_the_mailbox_store_is_down_each_try_counts_in_one_row_that_is_left_out_once_the_message_is_delivered(
@@ -59,10 +62,28 @@ fn while_the_mailbox_store_is_down_each_try_counts_in_one_row_that_is_left_out_o
     assert!(all(database.as_mut()).is_empty());
 }
 
+fn an_address_of_a_shared_mailbox_is_left_out_once_the_message_came_for_another_address(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let (store, user) = (scene.settings.imap.clone(), scene.user("doug"));
+    scene.database.add_address("sales@mail.axial.net", &user);
+    let to_both = |scene: &Scene| {
+        let (to, message) = (["doug@mail.axial.net", "sales@mail.axial.net"], scene.message("both"));
+        deliver(&scene.site(), &mut Sessions::default(), &message, &to)
+    };
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), 9));
+    assert_eq!(to_both(&scene), [false, false]);
+    let mut database = scene.open_database();
+    assert_eq!(all(database.as_mut()).len(), 2);
+    scene.configure(|settings| settings.imap = store);
+    assert_eq!(to_both(&scene), [true, true]);
+    assert_eq!((scene.inbox("doug").len(), all(database.as_mut()).len()), (1, 0));
+}
+
 fn failure<'a>(identity: &'a Identity, lock: &'a LockName, recipient: &'a str, outcome: Outcome) -> FailureRecord<'a> {
     FailureRecord {
         identity,
         recipient,
+        mailbox: None,
         lock,
         sender: Some(""),
         author: None,
@@ -95,26 +116,36 @@ fn a_row_that_another_session_holds_is_not_waited_for(engine: Engine) {
 }
 
 fn of_a_flood_of_unknown_recipients_a_thousand_rows_an_hour_are_written(engine: Engine) {
-    let mut scene = Scene::empty(engine);
+    let mut scene = Scene::with(engine, &["doug"]);
     let mut database = scene.open_database();
     let (identity, lock) = (Identity::of(b"1"), LockName::new(&scene.database.name, b"1@x"));
-    let mut refuse = |names: std::ops::Range<u32>| {
-        let names: Vec<String> = names.map(|number| format!("nobody{number}@x")).collect();
-        let refused = || Outcome::Refused("unknown recipient".into());
-        let failures: Vec<_> = names.iter().map(|name| failure(&identity, &lock, name, refused())).collect();
-        failures.chunks(50).for_each(|some| database.record_failures(some).unwrap());
+    // An outage has many rows of its own, and takes none from unknown recipients.
+    let names: Vec<String> = (0..1100).map(|number| format!("user{number}@x")).collect();
+    let failures: Vec<_> = names.iter().map(|name| failure(&identity, &lock, name, down())).collect();
+    failures.chunks(50).for_each(|some| database.record_failures(some).unwrap());
+    let rows = "SELECT count(*) FROM failures WHERE cause = 'refused: unknown recipient'";
+    let mut refuse = |host: &str, names: std::ops::Range<u32>| {
+        for name in names.map(|number| format!("nobody{number}@x")) {
+            assert!(database.refuse(host, &[&name]).unwrap());
+            let refused = Outcome::Refused("unknown recipient".into());
+            database.record_failures(&[failure(&identity, &lock, &name, refused)]).unwrap();
+        }
     };
-    refuse(0..1010);
-    let rows = "SELECT count(*) FROM failures";
-    assert_eq!(scene.database.count(rows), 1000);
-    // The mailbox store's failures are few and not a stranger's choice.
-    let mut another = scene.open_database();
-    another.record_failures(&[failure(&identity, &lock, "doug@x", down())]).unwrap();
-    assert_eq!(scene.database.count(rows), 1001);
+    refuse("mx1", 0..3);
+    refuse("mx2", 3..5);
+    assert_eq!(scene.database.count(rows), 5);
+    scene.database.execute("UPDATE unknown_recipients SET in_hour = 990 WHERE host = 'mx1'");
+    // 992 have been refused; of 20 more, 8 have a row.
+    refuse("mx1", 5..15);
+    refuse("mx2", 15..25);
+    assert_eq!(scene.database.count(rows), 13);
+    assert_eq!(scene.database.count("SELECT count(*) FROM failures"), 1113);
+    assert_eq!(scene.database.count("SELECT count(*) FROM unknown_recipients WHERE in_hour IN (1000, 12)"), 2);
     let hour = if engine.is_postgres() { "interval '1 hour'" } else { "INTERVAL 1 HOUR" };
-    scene.database.execute(&format!("UPDATE failures SET first_at = first_at - {hour}"));
-    refuse(1010..1020);
-    assert_eq!(scene.database.count(rows), 1011);
+    scene.database.execute(&format!("UPDATE unknown_recipients SET last_at = last_at - {hour}"));
+    refuse("mx1", 25..30);
+    assert_eq!(scene.database.count(rows), 18);
+    assert_eq!(scene.database.count("SELECT in_hour FROM unknown_recipients WHERE host = 'mx1'"), 5);
 }
 
 fn the_first_failure_of_a_message_and_recipient_has_an_event_if_a_subscription_names_it(engine: Engine) {
@@ -152,4 +183,13 @@ fn the_first_failure_of_a_message_and_recipient_has_an_event_if_a_subscription_n
     try_both(&scene, &third);
     let recorded = scene.database.count("SELECT count(*) FROM failures WHERE message_id = '1@x' AND count = 1");
     assert_eq!((scene.database.count(events), recorded), (2, 3), "two new rows, and the refused one");
+}
+
+/// A person measures more by `tests/bench/run --only failures`.
+#[test]
+fn during_an_outage_each_try_writes_one_row_and_only_the_first_of_a_message_writes_into_indexes() {
+    let mut outage = Outage::begin(Engine::Postgres17);
+    (0..5).for_each(|_| outage.try_each(20));
+    let once_each = WrittenRows { inserted: 20, updated: 80, updated_in_indexes: Some(0), elsewhere: 0 };
+    assert_eq!(outage.written(100), once_each);
 }

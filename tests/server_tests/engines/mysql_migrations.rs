@@ -186,7 +186,7 @@ fn the_rights_in_grants_sql_are_enough(server: &str) {
         .filter(|line| line.starts_with("GRANT "))
         .map(|line| line.trim_end_matches(';').replace("'maildrop'@'%'", "USER").replace("maildrop.", "DB."))
         .collect();
-    assert_eq!(grants.len(), 14);
+    assert_eq!(grants.len(), 15);
     let role = site.user(&grants, "");
     let mut database = connect_as(&role).unwrap();
     for length in [10, 2 << 20] {

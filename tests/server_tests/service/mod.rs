@@ -1,6 +1,7 @@
 //! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
 
 mod container;
+mod failures_by_each_transport;
 mod hanging_mailboxes;
 mod inject_and_queue;
 mod lmtp_delivery;

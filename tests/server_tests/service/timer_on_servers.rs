@@ -23,7 +23,7 @@ on_two_engines![
     the_role_of_deliveries_is_enough_to_finish_what_is_owed,
     pruning_has_a_role_and_a_configuration_of_its_own,
     how_the_service_is_tells_of_it,
-    it_indexes_messages_by_address_as_the_role_of_deliveries,
+    the_service_indexes_addresses_and_prunes_failures_as_the_role_of_deliveries_whatever_else_its_timer_does,
 ];
 
 const OWED: &str = "SELECT count(*) FROM copies WHERE state = 'owed'";
@@ -32,6 +32,7 @@ const OWED: &str = "SELECT count(*) FROM copies WHERE state = 'owed'";
 struct Timer {
     process: Child,
     state: String,
+    finishes_owed: bool,
 }
 
 impl Timer {
@@ -44,13 +45,21 @@ impl Timer {
         });
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         command.args(["--config", &config, "--role", "timer"]).env_clear().stdin(Stdio::null());
-        Self { process: command.spawn().unwrap(), state: format!("{folder}/timer.json") }
+        let finishes_owed = !serve.contains("finish_owed_every = \"0s\"");
+        Self { process: command.spawn().unwrap(), state: format!("{folder}/timer.json"), finishes_owed }
     }
 
-    /// What came of its last run.
-    fn last(&self) -> Value {
+    /// What came of the last run of this task.
+    fn last_of(&self, task: &str) -> Value {
         let text = std::fs::read_to_string(&self.state).unwrap_or_default();
-        serde_json::from_str::<Value>(&text).map_or(Value::Null, |mut all| all[0]["last"].take())
+        let tasks = serde_json::from_str::<Vec<Value>>(&text).unwrap_or_default();
+        tasks.into_iter().find(|one| one["task"] == task).map_or(Value::Null, |mut one| one["last"].take())
+    }
+
+    /// What came of the last try to finish owed copies; of a timer that does not try, of `prune`.
+    fn last(&self) -> Value {
+        let finished = self.last_of("finish_owed");
+        if finished.is_null() && !self.finishes_owed { self.last_of("prune") } else { finished }
     }
 
     fn log_text(&self) -> String {
@@ -376,9 +385,12 @@ fn pruning_has_a_role_and_a_configuration_of_its_own(engine: Engine) {
 fn how_the_service_is_tells_of_it(engine: Engine) {
     let mut scene = owing(engine, &["a"]);
     let service = Service::start_with(&mut scene, &format!("workers = 2\n{EACH_SECOND}"), &[]);
-    wait_until("nothing is owed", || service.status()["timer"][0]["last"]["said"] == "nothing is owed");
+    let finish_owed = |status: &Value| {
+        status["timer"].as_array().unwrap().iter().find(|task| task["task"] == "finish_owed").cloned().unwrap()
+    };
+    wait_until("nothing is owed", || finish_owed(&service.status())["last"]["said"] == "nothing is owed");
     let status = service.status();
-    let task = &status["timer"][0];
+    let task = finish_owed(&status);
     assert_eq!(
         (&task["task"], &task["every_s"], &task["failed_runs"]),
         (&"finish_owed".into(), &1.0.into(), &0.into())
@@ -388,7 +400,10 @@ fn how_the_service_is_tells_of_it(engine: Engine) {
     all_are_finished(&mut scene, &["a"]);
 }
 
-fn it_indexes_messages_by_address_as_the_role_of_deliveries(engine: Engine) {
+fn the_service_indexes_addresses_and_prunes_failures_as_the_role_of_deliveries_whatever_else_its_timer_does(
+    engine: Engine,
+) {
+    let now = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
     let mut scene = Scene::with(engine, &["doug"]);
     let (role, own) = (format!("r{}", scene.run), of_its_own(&scene));
     scene.database.create_role_of_grants_file(&role, "secret");
@@ -399,11 +414,20 @@ fn it_indexes_messages_by_address_as_the_role_of_deliveries(engine: Engine) {
     scene.deliver("doug", scene.message("one")).delivered();
     let indexed = "SELECT count(*) FROM message_addresses WHERE address = 'doug@mail.axial.net' AND role = 'recipient'";
     assert_eq!(scene.database.count(indexed), 0);
-    let timer = Timer::start(&scene, "one", ONCE);
+    let week = if engine.is_postgres() { "interval '7 days'" } else { "INTERVAL 7 DAY" };
+    for (recipient, at) in [("old@x", format!("{now} - {week}")), ("new@x", now.to_owned())] {
+        scene.database.execute(&format!(
+            "INSERT INTO failures (identity, recipient, lock_digest, message_id, host, cause, count, first_at, last_at) \
+             SELECT identity, '{recipient}', lock_digest, message_id, 'mx1', 'deferred: no such mailbox', 1, {at}, {at} FROM messages"
+        ));
+    }
+    let service = Service::start_with(&mut scene, "workers = 1\nfinish_owed_every = \"0s\"\n", &[]);
     wait_until("it is indexed", || scene.database.count(indexed) == 1);
     // Its recipient, author and sender, and two addresses of the header.
     assert_eq!(scene.database.count("SELECT count(*) FROM message_addresses"), 5);
-    timer.end();
+    wait_until("failures of a week ago are gone", || scene.database.count("SELECT count(*) FROM failures") == 1);
+    assert_eq!(scene.database.texts("SELECT recipient FROM failures"), ["new@x"]);
+    service.end();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::http::blocking_pools::QueryFailure;
 use crate::http::web::Page;
 use crate::ledger::Database;
 use crate::ledger::activity::{AttemptCursor, Came, Tried, Wanted};
+use crate::ledger::failures::FailureCursor;
 use crate::message::Role;
 use crate::operations::search::{self, Start};
 use maud::{Markup, html};
@@ -74,6 +75,7 @@ impl SearchForm {
     pub(super) fn wanted(&self) -> Result<Wanted, String> {
         let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         let since = text(&self.since).unwrap_or_else(|| self.usual_since().to_owned());
+        let before = text(&self.before).filter(|_| self.state != FAILED);
         let moment = |what: &str, text: &str| timestamp::since(text).map_err(|problem| format!("{what}: {problem}"));
         Ok(Wanted {
             by: None,
@@ -83,8 +85,19 @@ impl SearchForm {
             user: text(&self.user),
             since: moment("Since", &since)?,
             until: text(&self.until).map(|until| moment("Until", &until)).transpose()?,
-            before: text(&self.before).map(|text| place(&text).ok_or("This address is not complete")).transpose()?,
+            before: before.map(|text| place(&text).ok_or("This address is not complete")).transpose()?,
         })
+    }
+
+    /// The last row of the previous page of failures.
+    pub(super) fn failures_after(&self) -> Option<FailureCursor> {
+        Some(self.before.trim()).filter(|_| self.state == FAILED).and_then(FailureCursor::from_text)
+    }
+
+    /// The URL of the next page of the failures that match this search.
+    pub(super) fn older_failures(&self, next: &FailureCursor) -> String {
+        let failed = Self { state: FAILED.into(), ..self.clone() };
+        format!("/?{}", failed.query().append_pair("before", &next.to_string()).finish())
     }
 
     /// The filter for new rows, if new rows belong at the head of this list.

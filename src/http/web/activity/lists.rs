@@ -1,7 +1,7 @@
 //! The lists of the screen Activity, as tables and as files.
 
 use super::form::{FAILED, SearchForm};
-use super::{FoundAttempts, ListedMessages, ROWS, SearchResult, message_path};
+use super::{FoundAttempts, ListedMessages, SearchResult, message_path};
 use crate::base::hex;
 use crate::base::timestamp::{self, time_text};
 use crate::http::web::Page;
@@ -10,9 +10,9 @@ use crate::http::web::list_file::{self, FileFormat};
 use crate::ledger::activity::{AttemptCursor, FoundTried, Tried};
 use crate::ledger::audit_queries::RecordedCopy;
 use crate::ledger::web_sessions::WebSession;
-use crate::ledger::{AttemptResult, FailedDelivery, Outcome};
+use crate::ledger::{AttemptResult, Outcome};
 use crate::message::Role;
-use crate::operations::activity::TakenAs;
+use crate::operations::activity::{FailuresPage, TakenAs};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::json;
@@ -25,12 +25,12 @@ const FILE: &str = "time,state,recipient,role,user,mailbox,author,subject,messag
 const FAILED_FILE: &str = "first_at,last_at,recipient,count,cause,sender,author,subject,message_id,host,queue_id";
 const OWED_FILE: &str = "last_tried,user,mailbox,recipient,reason,author,subject,message_id";
 
-/// The list as a file of at most `limit` rows.
-pub(super) fn send(to: (&Page, &WebSession), format: FileFormat, found: &SearchResult, limit: usize) -> Response {
+/// The list as a file.
+pub(super) fn send(to: (&Page, &WebSession), format: FileFormat, found: &SearchResult) -> Response {
     let (tried, more) = match found {
         SearchResult::Owed(owed, more) => return owed_file(to, format, owed, *more),
         SearchResult::Failed(failed) => {
-            return list_file::send(to, format, FAILED, FAILED_FILE, failed, failed.len() >= limit);
+            return list_file::send(to, format, FAILED, FAILED_FILE, &failed.failures, failed.next.is_some());
         }
         SearchResult::Attempts(FoundAttempts { found, .. }) => {
             (found.tried.as_slice(), found.more || found.looked_back_to.is_some())
@@ -218,7 +218,7 @@ fn state(tried: &Tried) -> String {
     }
 }
 
-pub(super) fn failed(failures: &[FailedDelivery]) -> Markup {
+pub(super) fn failed(form: &SearchForm, FailuresPage { failures, next }: &FailuresPage) -> Markup {
     let columns: [Column; 7] = [
         ("First", "t"),
         ("Last", "t"),
@@ -245,8 +245,8 @@ pub(super) fn failed(failures: &[FailedDelivery]) -> Markup {
             p { "No delivery failed before it began, in this time." }
         } @else {
             (table("", "Failed before delivery, and not delivered since; the newest first. No mailbox was opened for them. Times are UTC.", columns, rows))
-            @if failures.len() >= ROWS { p .hint { "These are the newest " (failures.len()) ". Narrow the time or the search for others." } }
         }
+        @if let Some(next) = next { (pager(&form.older_failures(next), "Older failures")) }
     }
 }
 

@@ -17,9 +17,9 @@ use crate::ledger::activity::{self, FoundTried, Wanted};
 use crate::ledger::audit_queries::{self, RecordedCopy};
 use crate::ledger::message_search::{ListedMessage, MessagePage, read_messages};
 use crate::ledger::web_sessions::WebSession;
-use crate::ledger::{Database, FailedDelivery, time_span};
+use crate::ledger::{Database, time_span};
 use crate::lock::LockName;
-use crate::operations::activity::{Figures, STILL_TRIED, TakenAs, figures, search, search_failed};
+use crate::operations::activity::{FailuresPage, Figures, STILL_TRIED, TakenAs, figures, search, search_failed};
 use crate::operations::search::{self, read_start};
 use crate::site::Site;
 use axum::extract::{Query, State};
@@ -82,7 +82,7 @@ pub(super) async fn show(
     };
     if let Some(format) = file.format {
         let found = form.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
-        return Ok(lists::send((&page, &viewer), format, &found, limit));
+        return Ok(lists::send((&page, &viewer), format, &found));
     }
     let blocking = page.blocking.clone();
     let figures = page.figures.get(async move { blocking.query_long(FIGURES_PATIENCE, figures).await });
@@ -102,9 +102,9 @@ pub(super) async fn show(
             SearchResult::Nothing => {}
             SearchResult::NoneYet => { (lists::live_line(&form, &[])) (first_run(&page.site)) }
             SearchResult::Owed(owed, more) => { (lists::owed(owed, *more)) (list_file::links(&form.path())) }
-            SearchResult::Failed(failed) => { (lists::failed(failed)) (list_file::links(&form.path())) }
+            SearchResult::Failed(failed) => { (lists::failed(&form, failed)) (list_file::links(&form.path())) }
             SearchResult::Attempts(found) => {
-                @if !found.failed.is_empty() { (lists::failed(&found.failed)) }
+                @if !found.failed.failures.is_empty() { (lists::failed(&form, &found.failed)) }
                 @if form.messages.is_empty() && found.shows_attempts() {
                     (lists::tried(&form, &found.found, found.taken_as)) (list_file::links(&form.path()))
                 }
@@ -124,7 +124,10 @@ fn find(
 ) -> Result<SearchResult, DatabaseError> {
     match form.state.as_str() {
         OWED => return audit_queries::latest_owed(database, limit).map(|(owed, more)| SearchResult::Owed(owed, more)),
-        FAILED => return search_failed(site, database, &form.q, wanted, limit).map(SearchResult::Failed),
+        FAILED => {
+            let after = form.failures_after();
+            return search_failed(site, database, &form.q, wanted, after, limit).map(SearchResult::Failed);
+        }
         _ => {}
     }
     let (mut found, taken_as) = search(site, database, &form.q, wanted.clone(), limit)?;
@@ -132,13 +135,13 @@ fn find(
     let is_plain = !has_text && form.is_a_name_only();
     if is_plain && found.tried.is_empty() && activity::find(database, &Wanted::default(), 1)?.tried.is_empty() {
         // Nothing was ever delivered. If something has failed, people look for that.
-        let failed = search_failed(site, database, "", &Wanted::default(), limit)?;
-        return Ok(if failed.is_empty() { SearchResult::NoneYet } else { SearchResult::Failed(failed) });
+        let failed = search_failed(site, database, "", &Wanted::default(), None, limit)?;
+        return Ok(if failed.failures.is_empty() { SearchResult::NoneYet } else { SearchResult::Failed(failed) });
     }
-    let mut failed = Vec::new();
+    let mut failed = FailuresPage::default();
     // A search for a name also finds what has no attempt.
     if has_text && form.state.is_empty() && form.before.is_empty() {
-        match activity::in_time(search_failed(site, database, &form.q, wanted, limit))? {
+        match activity::in_time(search_failed(site, database, &form.q, wanted, None, limit))? {
             Some(matching) => failed = matching,
             // The page says that nothing before this moment was searched completely.
             None => found.looked_back_to = Some(time_span::now(database)?),
@@ -196,7 +199,7 @@ enum SearchResult {
     NoneYet,
     /// Owed Sent copies, and whether there are more.
     Owed(Vec<RecordedCopy>, bool),
-    Failed(Vec<FailedDelivery>),
+    Failed(FailuresPage),
     Attempts(FoundAttempts),
 }
 
@@ -204,14 +207,14 @@ enum SearchResult {
 struct FoundAttempts {
     found: FoundTried,
     taken_as: Option<TakenAs>,
-    failed: Vec<FailedDelivery>,
+    failed: FailuresPage,
     messages: Option<ListedMessages>,
 }
 
 impl FoundAttempts {
     /// The page of the one message that was meant: a user who pastes a Message-ID or a queue id wants to see it.
     fn only_message(&self) -> Option<String> {
-        match (self.found.tried.as_slice(), self.failed.as_slice()) {
+        match (self.found.tried.as_slice(), self.failed.failures.as_slice()) {
             ([], [only]) => Some(message_path(only.identity.as_bytes(), &only.lock)),
             ([first, rest @ ..], _)
                 if matches!(self.taken_as, Some(TakenAs::MessageId | TakenAs::QueueId))
@@ -225,7 +228,7 @@ impl FoundAttempts {
 
     /// Whether the list of attempts is shown. An empty one says that nothing was found.
     fn shows_attempts(&self) -> bool {
-        !self.found.tried.is_empty() || self.messages.is_none() && self.failed.is_empty()
+        !self.found.tried.is_empty() || self.messages.is_none() && self.failed.failures.is_empty()
     }
 }
 
