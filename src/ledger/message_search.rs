@@ -4,10 +4,13 @@ use super::Database;
 use super::activity::{FIRST_SLICE, LONG_ENOUGH, WIDEST_SLICE, like};
 use crate::database::{DatabaseError, Query, Value, columns_of};
 use crate::lock::LockName;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Characters that a list shows of a field.
 const SHOWN: usize = 300;
+/// How many subjects are read for one page.
+const MOST_SUBJECTS: usize = 1_000;
 
 /// Recorded messages, the newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,9 +54,6 @@ columns_of! { ListedMessage: identity, lock, recorded_at, message_id, from, to, 
 /// # Errors
 /// If they cannot be read.
 pub(crate) fn read_messages(database: &mut dyn Database, ids: &[i64]) -> Result<Vec<ListedMessage>, DatabaseError> {
-    if ids.is_empty() {
-        return Ok(Vec::new());
-    }
     let dialect = database.dialect();
     let field = |name: &str| format!("substr(m.{name}, 1, {SHOWN})");
     let sql = format!(
@@ -65,9 +65,28 @@ pub(crate) fn read_messages(database: &mut dyn Database, ids: &[i64]) -> Result<
         field("header_from"),
         field("header_to"),
         field("subject"),
-        dialect.list(ids.iter().map(|id| Value::Integer(*id)))
+        dialect.list_or_none(ids.iter().map(|id| Value::Integer(*id)))
     );
     database.query("reading the messages", &sql, &[])
+}
+
+/// The subjects of recorded messages, by these digests in a column, `identity` or `lock_digest`. A message without a subject is
+/// missing. A Message-ID's lock may have many messages: the newest counts.
+pub(crate) fn subjects(
+    database: &mut dyn Database,
+    column: &'static str,
+    digests: &[[u8; 32]],
+) -> Result<BTreeMap<[u8; 32], String>, DatabaseError> {
+    let (dialect, list) = (database.dialect(), digests.iter().map(|digest| Value::Bytes(digest)));
+    let sql = format!(
+        "SELECT {}, substr(m.subject, 1, {SHOWN}) FROM messages m WHERE m.{column} IN ({}) AND m.subject <> '' \
+         ORDER BY m.id DESC LIMIT {MOST_SUBJECTS}",
+        dialect.hex(&format!("m.{column}")),
+        dialect.list_or_none(list)
+    );
+    let mut found: Vec<([u8; 32], String)> = database.query("reading subjects", &sql, &[])?;
+    found.reverse();
+    Ok(found.into_iter().collect())
 }
 
 /// The messages with this lock, before `before`.

@@ -23,14 +23,17 @@ pub(super) enum FileFormat {
 }
 
 /// The query parameter that requests a file instead of the page.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct FileQuery {
     pub(super) format: Option<FileFormat>,
+    /// Which list, if the page has several.
+    #[serde(default)]
+    pub(super) list: String,
 }
 
 impl FileQuery {
     /// How many rows are read: those of the page, or those of a file.
-    pub(super) fn limit(self, page: usize) -> usize {
+    pub(super) fn limit(&self, page: usize) -> usize {
         if self.format.is_some() { MOST_ROWS } else { page }
     }
 }

@@ -3,6 +3,9 @@
 use super::layout::{self, Column, Screen, moment, table};
 use super::list_file::{self, FileQuery};
 use super::{Answered, Page};
+use crate::base::hex;
+use crate::ledger::Database;
+use crate::ledger::message_search::subjects;
 use crate::ledger::operations_log::{self, Actor, Logged};
 use crate::ledger::web_sessions::WebSession;
 use crate::site::Site;
@@ -11,6 +14,7 @@ use axum::extract::{Query, State};
 use axum::response::IntoResponse;
 use maud::{Markup, Render, html};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 /// How many rows one page has.
 const ROWS: usize = 50;
@@ -32,12 +36,17 @@ pub(super) async fn show(
     Query(file): Query<FileQuery>,
 ) -> Answered {
     let limit = file.limit(ROWS);
-    let rows = page.ask(&viewer, move |database| operations_log::read(database, before, limit + 1)).await?;
+    let read = move |database: &mut dyn Database| {
+        let rows = operations_log::read(database, before, limit + 1)?;
+        let identities: Vec<[u8; 32]> = rows.iter().filter_map(identity).collect();
+        Ok((subjects(database, "identity", &identities)?, rows))
+    };
+    let (subjects, rows) = page.ask(&viewer, read).await?;
     if let Some(format) = file.format {
         let more = rows.len() > limit;
         return Ok(list_file::send((&page, &viewer), format, "operations", FILE, rows, more));
     }
-    let main = main(&rows, before);
+    let main = main(&rows, &subjects, before);
     Ok(layout::page("Operations", Some(Screen::Operations), Some(&viewer), &main).into_response())
 }
 
@@ -46,7 +55,12 @@ const FILE: &str = "created_at,actor,role,interface,host,operation,message_id,us
 
 const COLUMNS: [Column; 5] = [("Time", "t"), ("User", ""), ("Operation", ""), ("Object", ""), ("Outcome", "")];
 
-fn main(rows: &[Logged], before: Option<i64>) -> Markup {
+/// The message of an operation.
+fn identity(one: &Logged) -> Option<[u8; 32]> {
+    hex::decode(one.identity.as_deref()?)?.try_into().ok()
+}
+
+fn main(rows: &[Logged], subjects: &BTreeMap<[u8; 32], String>, before: Option<i64>) -> Markup {
     let later = before.is_some();
     let shown = rows.get(..ROWS).unwrap_or(rows);
     html! {
@@ -54,7 +68,7 @@ fn main(rows: &[Logged], before: Option<i64>) -> Markup {
         @if shown.is_empty() {
             p { "No " @if later { "older " } "operation is recorded." }
         } @else {
-            (table("", "Operations, the newest first", COLUMNS, shown.iter().map(row)))
+            (table("", "Operations, the newest first", COLUMNS, shown.iter().map(|one| row(one, subjects))))
         }
         @if !shown.is_empty() {
             (list_file::links(&before.map_or_else(|| "/log".to_owned(), |before| format!("/log?before={before}"))))
@@ -66,7 +80,8 @@ fn main(rows: &[Logged], before: Option<i64>) -> Markup {
     }
 }
 
-fn row(one: &Logged) -> [Markup; 5] {
+fn row(one: &Logged, subjects: &BTreeMap<[u8; 32], String>) -> [Markup; 5] {
+    let subject = identity(one).and_then(|identity| subjects.get(&identity));
     let who = html! {
         bdi { (one.actor) }
         span .hint { @if let Some(role) = &one.role { ", " (role) } " by " (one.interface) " on " (one.host) }
@@ -74,7 +89,9 @@ fn row(one: &Logged) -> [Markup; 5] {
     let object = html! {
         @if let Some(message_id) = &one.message_id {
             @match &one.identity {
-                Some(identity) => { a href=(format!("/messages/{identity}")) { bdi { (message_id) } } }
+                Some(identity) => {
+                    a href=(format!("/messages/{identity}")) { (layout::message_name(subject.map(String::as_str), message_id, false)) }
+                }
                 None => { bdi { (message_id) } }
             }
         }

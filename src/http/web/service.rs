@@ -1,18 +1,19 @@
 //! Service: the status of its processes, from its master, as `service status` prints it.
 
-use super::Page;
 use super::layout::{self, Column, Screen, number, or_dash, table};
+use super::list_file::{self, FileFormat, FileQuery};
+use super::{Page, auth};
 use crate::http::blocking_pools::Work;
 use crate::ledger::web_sessions::WebSession;
-use crate::protocol::control::{Command, Process, State, Status};
+use crate::protocol::control::{Command, Process, State, Status, Task};
 use crate::protocol::control_client::ask;
 use crate::protocol::status_text::{age, figure_label};
 use axum::Extension;
-use axum::extract::State as Of;
+use axum::extract::{Query, State as Of};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, Render, html};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::warn;
@@ -20,13 +21,21 @@ use tracing::warn;
 /// How long the master may take. It normally answers at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) async fn show(Of(page): Of<Page>, Extension(viewer): Extension<WebSession>) -> Response {
+pub(super) async fn show(
+    Of(page): Of<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(asked): Query<FileQuery>,
+) -> Response {
     let shown = |main: &Markup| layout::page("Service", Some(Screen::Service), Some(&viewer), main);
     let Some(socket) = page.settings.control.clone() else {
         return shown(&html! { p { "This web UI runs alone: it belongs to no service." } }).into_response();
     };
     match status(&page, socket.clone()).await {
-        Ok(status) => shown(&main(&status)).into_response(),
+        Ok(status) => match asked.format.map(|format| file((&page, &viewer), format, &asked.list, &status)) {
+            None => shown(&main(&status)).into_response(),
+            Some(None) => auth::nothing_here().await,
+            Some(Some(file)) => file,
+        },
         Err(problem) => {
             warn!(socket = %socket.display(), problem, "the service does not report its status");
             let shown = shown(&html! { p .bad { "The service does not report its status: " (problem) "." } });
@@ -60,6 +69,7 @@ fn main(status: &Status) -> Markup {
                 ul { @for reason in reasons { li { (reason) } } }
             }
             (table("", "Its processes", COLUMNS, processes.iter().map(row)))
+            (list_file::links("/service?list=processes"))
             h2 { "Messages in progress" }
             dl {
                 dt { "LMTP" } dd { (if listeners.is_empty() { "not served".to_owned() } else { listeners.join(", ") }) }
@@ -72,8 +82,27 @@ fn main(status: &Status) -> Markup {
             @if !timer.is_empty() {
                 h2 { "Tasks at intervals" }
                 ul { @for task in timer { li { (task.to_text()) } } }
+                (list_file::links("/service?list=tasks"))
             }
         }
+    }
+}
+
+/// The list as a file. `None` if there is no such list.
+fn file(to: (&Page, &WebSession), format: FileFormat, list: &str, status: &Status) -> Option<Response> {
+    let task = |Task { task, every_s, next_at, failed_runs, last }: &Task| {
+        let last = last.as_ref();
+        json!({
+            "task": task, "every_s": every_s, "next_at": next_at, "failed_runs": failed_runs, "last_at": last.map(|run| &run.at),
+            "took_s": last.map(|run| run.took_s), "result": last.map(|run| &run.said),
+        })
+    };
+    let processes = "role,number,pid,since,up_s,ready,ending,restarts,throttled,starts_in_s";
+    let tasks = "task,every_s,next_at,failed_runs,last_at,took_s,result";
+    match list {
+        "processes" => Some(list_file::send(to, format, list, processes, &status.processes, false)),
+        "tasks" => Some(list_file::send(to, format, list, tasks, status.timer.iter().map(task), false)),
+        _ => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Statistics of deliveries in an hour, a day, a week. A table under each plot holds the same numbers.
 
 use super::layout::{self, Screen, milliseconds, moment, number, table};
+use super::list_file::{self, FileQuery};
 use super::{Page, auth};
 use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::ledger::web_sessions::WebSession;
@@ -10,6 +11,7 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, Render, html};
 use serde::Deserialize;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -53,6 +55,7 @@ pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Query(asked): Query<StatisticsQuery>,
+    Query(file): Query<FileQuery>,
 ) -> Response {
     let asked = if asked.span.is_empty() { SPANS[0].0 } else { &asked.span };
     let mut spans = SPANS.iter().zip(&page.statistics.spans);
@@ -65,6 +68,10 @@ pub(super) async fn show(
         blocking.query_long(PATIENCE, move |database| Ok(Arc::new(count(database, since)?))).await
     });
     let summary = summary.await;
+    if let (Some(format), Summary::Counted(statistics)) = (file.format, &summary) {
+        let Some((columns, rows)) = rows_of(statistics, &file.list) else { return auth::nothing_here().await };
+        return list_file::send((&page, &viewer), format, &file.list, columns, rows, false);
+    }
     let refresh = REFRESH[usize::from(!matches!(summary, Summary::UnderWay))];
     let shown = html! {
         nav .tabs aria-label="Span" {
@@ -77,7 +84,7 @@ pub(super) async fn show(
         p #live { span data-said role="status" { "Counted once a minute. " } a href={ "/statistics?span=" (name) } { "Refresh" } }
         div data-refresh=(refresh) {
             @match &summary {
-                Summary::Counted(statistics) => (main(statistics)),
+                Summary::Counted(statistics) => (main(statistics, name)),
                 Summary::UnderWay => p role="status" { "This is being counted. Refresh soon." },
                 Summary::Failed(why) => {
                     p .bad role="alert" { "It could not be counted: " (why) "." }
@@ -96,38 +103,67 @@ struct PlotLine {
     count: u64,
 }
 
-fn main(counted: &Statistics) -> Markup {
+/// The lists with a bar for each line: outcomes, causes, copies.
+fn plots(counted: &Statistics) -> [Vec<PlotLine>; 3] {
     let attempts = &counted.attempts;
     let line = |name: &str, class, count| PlotLine { name: name.to_owned(), class, count };
-    let outcomes = [
+    let outcomes = vec![
         line("delivered", "good", attempts.delivered),
         line("deferred", "wait", attempts.deferred),
         line("refused", "bad", attempts.refused),
         line("never ended", "bad", attempts.died),
         line("not ended", "calm", attempts.not_ended),
     ];
-    let causes: Vec<PlotLine> =
-        counted.deferrals.iter().map(|cause| line(cause.cause, "wait", cause.attempts)).collect();
-    let copies: Vec<PlotLine> = counted.copies.iter().map(|(how, count)| line(how, "tint", *count)).collect();
+    let causes = counted.deferrals.iter().map(|cause| line(cause.cause, "wait", cause.attempts)).collect();
+    let copies = counted.copies.iter().map(|(how, count)| line(how, "tint", *count)).collect();
+    [outcomes, causes, copies]
+}
+
+/// The columns of a list as a file, and its rows. `None` if there is no such list.
+fn rows_of(counted: &Statistics, list: &str) -> Option<(&'static str, Vec<Value>)> {
+    let [outcomes, causes, copies] = plots(counted);
+    let lines = match list {
+        "outcomes" => outcomes,
+        "causes" => causes,
+        "copies" => copies,
+        "stages" => {
+            let ms = |span: Duration| span.as_secs_f64() * 1000.0;
+            let row = |StageDuration { stage, attempts, took }: &StageDuration| {
+                json!({
+                    "stage": stage, "attempts": attempts, "p50_ms": ms(took.p50), "p90_ms": ms(took.p90), "p99_ms": ms(took.p99),
+                    "max_ms": ms(took.max),
+                })
+            };
+            return Some(("stage,attempts,p50_ms,p90_ms,p99_ms,max_ms", counted.stages.iter().map(row).collect()));
+        }
+        _ => return None,
+    };
+    Some(("name,number", lines.iter().map(|line| json!({ "name": line.name, "number": line.count })).collect()))
+}
+
+fn main(counted: &Statistics, span: &str) -> Markup {
+    let attempts = &counted.attempts;
+    let [outcomes, causes, copies] = plots(counted);
+    let links = |list: &str| list_file::links(&format!("/statistics?span={span}&list={list}"));
     html! {
         p { "Attempts that began from " (moment(counted.from)) " to " (moment(counted.until)) ", on all hosts." }
         h2 { "Outcomes of " (number_of_attempts(attempts.all)) }
-        (bars("Attempts by outcome", "Outcome", &outcomes))
+        (bars("Attempts by outcome", "Outcome", &outcomes)) (links("outcomes"))
         p .hint {
             "Deferred: Postfix tries again. Not ended: in progress, or cut short and not retried yet. "
             "Never ended: cut short, for example by a crash; a later attempt has searched for its copy, so none is duplicated."
         }
         h2 { "Why they were deferred" }
-        @if causes.is_empty() { p { "None was deferred." } } @else { (bars("Attempts deferred, by cause", "Cause", &causes)) }
+        @if causes.is_empty() { p { "None was deferred." } } @else { (bars("Attempts deferred, by cause", "Cause", &causes)) (links("causes")) }
         p { "The lock was held elsewhere for " (number_of_attempts(counted.lock.busy)) ", " (format!("{:.2}", counted.lock.busy_share * 100.0)) " % of all." }
         h2 { "Copies" }
-        @if copies.is_empty() { p { "No copy was made." } } @else { (bars("Copies, by how they were delivered", "How", &copies)) }
+        @if copies.is_empty() { p { "No copy was made." } } @else { (bars("Copies, by how they were delivered", "How", &copies)) (links("copies")) }
         p {
             (number(counted.messages.recorded)) @if counted.messages.recorded == 1 { " message was" } @else { " messages were" } " recorded for the first time, with " (number(counted.messages.bytes)) " bytes. "
             "Copies that are owed now: " (number(counted.copies_owed_now)) "."
         }
         h2 { "Duration of the stages" }
-        @if counted.stages.is_empty() { p { "Nothing was measured." } } @else { (stages(&counted.stages)) }
+        @if counted.stages.is_empty() { p { "Nothing was measured." } } @else { (stages(&counted.stages)) (links("stages")) }
     }
 }
 

@@ -205,6 +205,16 @@ fn times_are_of_the_viewers_zone_a_row_leads_to_its_message_and_a_slash_to_the_s
     wait_until("the search has the focus", || browser.now("return document.activeElement.id") == "q");
     browser.type_text("1/2");
     assert_eq!(browser.script("return document.getElementById('q').value"), "1/2");
+    // Turned off, also on the next page, until it is turned on.
+    let toggle = "document.querySelector('footer button').click()";
+    browser.script(toggle);
+    browser.go(&format!("{}/locks", served.origin));
+    browser.type_text("/");
+    assert_eq!(browser.now("return location.pathname + document.activeElement.tagName"), "/locksBODY");
+    browser.script(toggle);
+    browser.script("document.activeElement.blur()");
+    browser.type_text("/");
+    wait_until("the search has the focus", || browser.now("return document.activeElement.id") == "q");
     assert_eq!(browser.complaints(), [""; 0]);
 }
 

@@ -466,6 +466,7 @@ fn in_a_browser_what_failed_is_sent_again_and_arrives() {
         ("subscriptions", format!("{origin}/subscriptions")),
         ("subscription", format!("{it}?done=tested")),
         ("notification", format!("{it}/events/{}", events[0])),
+        ("delete", format!("{it}/delete")),
     ] {
         browser.is_for_everybody(name, &url);
     }
@@ -507,6 +508,12 @@ fn in_a_browser_what_failed_is_sent_again_and_arrives() {
         browser.text()
     );
     browser.is_for_everybody("message-told", &browser.url());
+
+    browser.go(&it);
+    click("Delete …");
+    wait_until("the question is there", || browser.text().contains("Deleting it cannot be undone"));
+    click("Delete this subscription");
+    wait_until("it is deleted", || browser.text().contains("The subscription is deleted."));
     notifier.end();
     served.end();
 }

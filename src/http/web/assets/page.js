@@ -40,9 +40,24 @@ const localize = (within) => {
     if (time.textContent !== `${local} ${since.textContent}`) time.replaceChildren(local, " ", since);
   }
 };
+const slashIsOff = () => {
+  try { return localStorage.getItem("slash") === "off"; } catch { return false; }
+};
 const zone = document.querySelector("[data-zone]");
 if (zone) {
-  zone.textContent = `Times are in your time zone, ${Intl.DateTimeFormat().resolvedOptions().timeZone}. Each shows its UTC time when you point at it; those with a Z are UTC. Press / to search.`;
+  zone.textContent = `Times are in your time zone, ${Intl.DateTimeFormat().resolvedOptions().timeZone}. Each shows its UTC time when you point at it; those with a Z are UTC. `;
+  // A shortcut of one character can be turned off (WCAG 2.1, 2.1.4): speech input may hear it in any word.
+  const toggle = document.createElement("button");
+  const name = () => { toggle.textContent = slashIsOff() ? "Let the key / lead to the search" : "Turn off the key / for the search"; };
+  toggle.addEventListener("click", () => {
+    try {
+      if (slashIsOff()) localStorage.removeItem("slash");
+      else localStorage.setItem("slash", "off");
+    } catch { /* Without storage the key stays on. */ }
+    name();
+  });
+  name();
+  zone.after(toggle);
 }
 localize(document);
 const age = () => {
@@ -59,12 +74,12 @@ document.addEventListener("click", (click) => {
   link.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, ctrlKey, metaKey, shiftKey }));
 });
 
-// The key "/" leads to the search, which is on the first screen.
+// The key "/" leads to the search, which is on the first screen, unless it is typed into an input or turned off in the footer.
 const search = document.getElementById("q");
 if (location.hash === "#q") search?.focus();
 document.addEventListener("keydown", (key) => {
   const types = key.target.closest("input, select, textarea, [contenteditable]");
-  if (key.key !== "/" || key.ctrlKey || key.metaKey || key.altKey || types || !zone) return;
+  if (key.key !== "/" || key.ctrlKey || key.metaKey || key.altKey || types || !zone || slashIsOff()) return;
   key.preventDefault();
   if (search) search.select();
   else location.href = "/#q";

@@ -1,9 +1,11 @@
 //! One notification: its payload, its tries and their answers.
 
-use super::super::layout::{milliseconds, moment, table, visible};
+use super::super::layout::{message_name, milliseconds, moment, table, visible};
 use super::super::{Answered, Page, auth};
 use super::one::{again, notification_state};
 use super::{Subscription, ask, found, path, shown};
+use crate::base::hex;
+use crate::ledger::message_search::subjects;
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::notifications::{self, Due, NotificationAttempt, Pending};
 use crate::webhook::payload;
@@ -27,16 +29,19 @@ pub(in crate::http::web) async fn show(
         let Some(due) = notifications::event_of(database, &asked, event)? else { return Ok(None) };
         let pending = notifications::pending_one(database, asked.id, due.position)?;
         let attempts = notifications::attempts(database, &[due.position], Some(asked.id), MOST_TRIES)?;
-        Ok(Some((due, pending, attempts)))
+        let identity: Option<[u8; 32]> = hex::decode(&due.identity).and_then(|identity| identity.try_into().ok());
+        let subject = subjects(database, "identity", identity.as_slice())?.into_values().next();
+        Ok(Some((due, subject, pending, attempts)))
     });
-    let Some((due, pending, attempts)) = read.await? else { return Ok(auth::nothing_here().await) };
-    let main = main(&one, &due, pending.as_ref(), &attempts, page.settings.notifications.api.as_deref());
+    let Some((due, subject, pending, attempts)) = read.await? else { return Ok(auth::nothing_here().await) };
+    let main =
+        main(&one, (&due, subject.as_deref()), pending.as_ref(), &attempts, page.settings.notifications.api.as_deref());
     Ok(shown("Notification", &viewer, &main))
 }
 
 fn main(
     one: &Subscription,
-    due: &Due,
+    (due, subject): (&Due, Option<&str>),
     pending: Option<&Pending>,
     attempts: &[NotificationAttempt],
     api: Option<&str>,
@@ -56,7 +61,7 @@ fn main(
             dt { "Type" } dd { (due.event_type) }
             dt { "Time" } dd { (moment(due.created_at)) }
             @if !due.message_id.is_empty() {
-                dt { "Message" } dd { a href={ "/messages/" (due.identity) } { (due.message_id) } }
+                dt { "Message" } dd { a href={ "/messages/" (due.identity) } { (message_name(subject, &due.message_id, false)) } }
                 dt { "Mailbox" } dd { (due.mailbox) " of " (due.imap_user) }
             }
         }
