@@ -30,7 +30,7 @@ use serde::Serialize;
 use std::io::{ErrorKind as ErrorKindOfIo, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use sysexits::ExitCode;
-use tables::{paint, table};
+use tables::{paint, sentences, table};
 
 /// Whether part of the output could not be written, for example on a full disk.
 pub(crate) static UNSAID: AtomicBool = AtomicBool::new(false);

@@ -5,7 +5,7 @@ use super::site_options::QueryOptions;
 use super::subscription::{one, open};
 use super::{Ended, fail, help, print, table};
 use crate::base::timestamp;
-use crate::ledger::{Database, time_span};
+use crate::ledger::time_span;
 use crate::operations::notifications::{self, Behind, DropSelection, Overview};
 use crate::operations::subscriptions::{SubscriptionState, UNANSWERED, notifications_are};
 use crate::webhook::payload;
@@ -89,7 +89,14 @@ fn redeliver(Redeliver { query, confirmation, all, subscription, since, .. }: &R
         return Err(fail(ExitCode::DataErr, UNANSWERED));
     }
     if confirmation.is_missing() {
-        return preview(database, *subscription, query.json, "made due again");
+        let many = match (all, *subscription, *since) {
+            (true, Some(id), Some(since)) => notifications::count_events(database, id, since)?,
+            (_, subscription, since) => {
+                let which = notifications::given_up_since(since);
+                notifications::count_notifications(database, subscription, which)?
+            }
+        };
+        return preview(many, "made due again", query.json);
     }
     let due = match (all, *subscription, *since) {
         (true, Some(id), Some(since)) => {
@@ -109,7 +116,9 @@ fn give_up(GiveUp { query, confirmation, subscription, before, event }: &GiveUp)
     let (database, by) = session.parts();
     one(database, *subscription)?;
     if event.is_none() && confirmation.is_missing() {
-        return preview(database, Some(*subscription), query.json, "given up");
+        let which = notifications::still_pending(None, *before);
+        let many = notifications::count_notifications(database, Some(*subscription), which)?;
+        return preview(many, "given up", query.json);
     }
     let what = match (event, before) {
         (Some(event), _) => DropSelection::Event(*event),
@@ -124,11 +133,10 @@ fn give_up(GiveUp { query, confirmation, subscription, before, event }: &GiveUp)
     Ok(ExitCode::Ok)
 }
 
-/// Prints what the subscriptions have that would be changed.
-fn preview(database: &mut dyn Database, subscription: Option<Uuid>, as_json: bool, done: &str) -> Ended {
-    let mut overview = notifications::status(database)?;
-    overview.subscriptions.retain(|behind| subscription.is_none_or(|id| behind.subscription == id));
-    print(as_json, &overview, || text(&overview));
+/// Prints how many notifications would be changed.
+fn preview(many: u64, done: &str, as_json: bool) -> Ended {
+    let noun = if many == 1 { "notification" } else { "notifications" };
+    print(as_json, &serde_json::json!({ "would_change": many }), || format!("{many} {noun} would be {done}."));
     report_unconfirmed(done, as_json)
 }
 

@@ -6,7 +6,7 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use std::io::IsTerminal;
 
 /// The spaces beside the text of a cell.
-const PADDING: usize = 2;
+const PADDING: u16 = 2;
 
 const RED: &str = "\u{1b}[31m";
 const GREEN: &str = "\u{1b}[32m";
@@ -55,7 +55,8 @@ struct TableColumn<'a> {
 
 impl TableColumn<'_> {
     fn widest(&self, width: fn(&str) -> usize) -> usize {
-        self.cells.iter().map(String::as_str).chain([self.name]).map(width).max().unwrap_or_default() + PADDING
+        self.cells.iter().map(String::as_str).chain([self.name]).map(width).max().unwrap_or_default()
+            + usize::from(PADDING)
     }
 
     fn has_values(&self) -> bool {
@@ -82,8 +83,25 @@ pub(super) fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item 
             column.cells.push(printable(&cell));
         }
     }
+    paint(&fit(columns.into(), terminal_width()))
+}
+
+/// `None` if the output is no terminal.
+fn terminal_width() -> Option<u16> {
     let size = terminal_size::terminal_size().filter(|_| std::io::stdout().is_terminal());
-    paint(&fit(columns.into(), size.map(|(width, _)| width.0)))
+    size.map(|(width, _)| width.0)
+}
+
+/// Sentences, wrapped between words on a terminal.
+pub(super) fn sentences(text: &str) -> String {
+    terminal_width().map_or_else(|| text.to_owned(), |width| wrap(text, width))
+}
+
+fn wrap(text: &str, width: u16) -> String {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(width.saturating_add(PADDING)).add_row([text]);
+    table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 /// The table in this width: with all columns; or with those that have values, wrapped between words; or with a line for each value.
@@ -99,7 +117,8 @@ fn fit(mut columns: Vec<TableColumn<'_>>, width: Option<u16>) -> String {
     if fits(&columns, word_width) {
         return lay_out(&columns, width);
     }
-    let names = columns.iter().map(|column| column.name.chars().count()).max().unwrap_or_default() + PADDING;
+    let names =
+        columns.iter().map(|column| column.name.chars().count()).max().unwrap_or_default() + usize::from(PADDING);
     let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or_default();
     let row = |row: usize| {
         let value = |column: &TableColumn<'_>| column.cells.get(row).filter(|cell| !is_empty(cell)).cloned();
@@ -176,6 +195,11 @@ mod tests {
             let text = fit(columns(), Some(width));
             assert!(["0123456789", "9876543210", "mailbox"].iter().all(|word| text.contains(word)), "{width}: {text}");
         }
+    }
+
+    #[test]
+    fn sentences_are_wrapped_between_words() {
+        assert_eq!(wrap("a word, and another\nnext", 9), "a word,\nand\nanother\nnext");
     }
 
     #[test]

@@ -9,10 +9,12 @@ use crate::ledger::Database;
 pub(crate) use crate::ledger::notifications::Due;
 use crate::ledger::notifications::TEST;
 use crate::ledger::notifications::bulk;
-pub(crate) use crate::ledger::notifications::bulk::Many;
+pub(crate) use crate::ledger::notifications::bulk::{
+    Many, count_events, count_notifications, given_up_since, still_pending,
+};
 use crate::ledger::notifications::history;
 pub(crate) use crate::ledger::notifications::history::{
-    NotificationAttempt, Pending, Taken, attempts, events_after, message, newest, pending, pending_one, taken,
+    NotificationAttempt, Pending, Taken, attempts, events_after, message, messages, newest, pending, pending_one, taken,
 };
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::{Behind, NotificationFigures, Overview, figures};

@@ -1,7 +1,7 @@
 //! The statistics as tables.
 
 use crate::base::timestamp::time_text;
-use crate::cli::table;
+use crate::cli::{sentences, table};
 use crate::operations::notifications::NotificationFigures;
 use crate::operations::stats::{Attempts, Messages, Statistics};
 use std::time::Duration;
@@ -24,22 +24,22 @@ pub(super) fn text(counted: &Statistics) -> String {
     let Attempts { all, delivered, deferred, refused, died, not_ended } = *attempts;
     let Messages { recorded, bytes } = messages;
     let (from, until) = (time_text(*from), time_text(*until));
-    let mut parts = vec![format!(
+    let mut parts = vec![sentences(&format!(
         "{from} to {until}: {all} attempts, {delivered} delivered, {deferred} deferred; messages recorded: {recorded}, {bytes} \
          bytes."
-    )];
+    ))];
     if *copies_owed_now > 0 {
-        parts.push(format!(
+        parts.push(sentences(&format!(
             "Copies OWED now, whenever that began: {copies_owed_now}. `maildrop_command replay --owed` finishes them, and with \
              --dry-run names them."
-        ));
+        )));
     }
     if let Some(now) = notifications.filter(|now| *now != NotificationFigures::default()) {
-        parts.push(format!(
+        parts.push(sentences(&format!(
             "Notifications now: {} events are to be published, {} notifications to be shown, {} were given up; {} receivers rest, {} \
              subscriptions are disabled. `maildrop_command notify status` has more.",
             now.unpublished, now.pending, now.given_up, now.resting, now.disabled
-        ));
+        )));
     }
     if all > 0 {
         let deferred = deferrals.iter().map(|deferred| ("deferred", deferred.cause, deferred.attempts));
@@ -63,10 +63,10 @@ pub(super) fn text(counted: &Statistics) -> String {
     if let Some(answer) = stages.iter().find(|stage| stage.stage == "lock") {
         let (busy, share, [half, most]) =
             (lock.busy, percent(lock.busy_share), [answer.took.p50, answer.took.p99].map(milliseconds));
-        parts.push(format!(
+        parts.push(sentences(&format!(
             "Contention: {busy} of {all} attempts ({share}) found the lock held elsewhere; half of them all had their answer \
              within {half} ms, 99 % within {most} ms."
-        ));
+        )));
     }
     if !stages.is_empty() {
         let rows = stages.iter().map(|stage| {
@@ -83,17 +83,16 @@ pub(super) fn text(counted: &Statistics) -> String {
         parts.push(table(["answers to notifications", "tries"], rows));
         let first = &notification_attempts.first_try;
         let [half, most, all] = [first.took.p50, first.took.p99, first.took.max].map(milliseconds);
-        parts.push(format!(
+        parts.push(sentences(&format!(
             "Notifications: half of {} were tried first within {half} ms of their commit, 99 % within {most} ms, all within \
              {all} ms.",
             first.notifications
-        ));
+        )));
     }
-    parts.push(
+    parts.push(sentences(
         "Not in here: what was deferred while the database took no writes or the configuration was wrong, and messages that \
-         are too large.\nThe delivery's log has it: records \"deferred\" and \"refused\", fields cause and verdict."
-            .to_owned(),
-    );
+         are too large.\nThe delivery's log has it: records \"deferred\" and \"refused\", fields cause and verdict.",
+    ));
     parts.join("\n\n")
 }
 

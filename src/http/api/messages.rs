@@ -32,8 +32,8 @@ pub(super) fn show(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
     call.query.reject_unknown(&[])?;
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let identity = identity.ok_or_else(Problem::not_found)?;
-    let found = shown(call, database, &identity)?.ok_or_else(Problem::not_found)?;
-    let (found, mut message) = found;
+    let found = notifications::message(database, &identity)?.ok_or_else(Problem::not_found)?;
+    let mut message = shown(call, &found).ok_or_else(Problem::not_found)?;
     if let Some(fields) = message.as_object_mut() {
         let headers = serde_json::from_str(&found.detail.headers).unwrap_or(Value::Null);
         fields.insert("headers".into(), headers);
@@ -41,20 +41,15 @@ pub(super) fn show(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
     Ok(ok(message))
 }
 
-/// A message without its header fields, as the token may see it; `None` if there is none for this token.
-pub(super) fn shown(
-    call: &ApiRequest,
-    database: &mut dyn Database,
-    identity: &[u8; 32],
-) -> Result<Option<(Message, Value)>, ApiFailure> {
-    let Some(found) = notifications::message(database, identity)? else { return Ok(None) };
-    let copies = copies(call, &found, |_| true);
+/// A message without its header fields, as the token may see it; `None` if it is not for this token.
+pub(super) fn shown(call: &ApiRequest, found: &Message) -> Option<Value> {
+    let copies = copies(call, found, |_| true);
     if copies.is_empty() && !call.token.bounds.is_everything() {
-        return Ok(None);
+        return None;
     }
     let detail = &found.detail;
-    let message = json!({
-        "id": hex::encode(identity),
+    Some(json!({
+        "id": hex::encode(&found.identity),
         "message_id": found.message_id,
         "sender": shown_sender(&detail.sender),
         "from": detail.from,
@@ -65,8 +60,7 @@ pub(super) fn shown(
         "size": detail.size,
         "recorded_at": timestamp::exact(found.recorded_at),
         "copies": copies,
-    });
-    Ok(Some((found, message)))
+    }))
 }
 
 /// Those of these copies of a message that the token covers.

@@ -5,8 +5,7 @@ use super::messages::shown;
 use super::problem::{ApiFailure, Problem};
 use crate::base::timestamp;
 use crate::ledger::Database;
-use crate::ledger::message_search::read_messages;
-use crate::operations::search;
+use crate::operations::{notifications, search};
 use axum::response::Response;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -37,9 +36,7 @@ pub(super) fn messages(call: &ApiRequest, database: &mut dyn Database) -> Result
     let mut items = Vec::new();
     loop {
         let (found, taken_as) = search::messages(site, database, meanings, visible, start, limit - items.len())?;
-        for listed in read_messages(database, &found.ids)? {
-            items.extend(shown(call, database, &listed.identity)?.map(|(_, message)| message));
-        }
+        items.extend(notifications::messages(database, &found.ids)?.iter().filter_map(|message| shown(call, message)));
         start = found.next.map(|before| (taken_as, before));
         let is_cut_short = found.looked_back_to.is_some() || began.elapsed() > LONG_ENOUGH;
         if start.is_some() && items.len() < limit && !is_cut_short {

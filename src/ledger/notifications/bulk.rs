@@ -78,6 +78,60 @@ impl Change<'_> {
     }
 }
 
+/// A condition on notifications, and its values.
+type Condition = (String, Vec<Value<'static>>);
+
+/// Those that were given up, since a moment or at any time.
+pub(crate) fn given_up_since(since: Option<i64>) -> Condition {
+    match since {
+        Some(since) => ("due_at IS NULL AND failed_at >= ?".to_owned(), vec![Value::Moment(since)]),
+        None => ("due_at IS NULL".to_owned(), Vec::new()),
+    }
+}
+
+/// Those that are still to be sent, of one event or of events before a moment.
+pub(crate) fn still_pending(event: Option<i64>, before: Option<i64>) -> Condition {
+    let mut which = "due_at IS NOT NULL".to_owned();
+    let mut values = Vec::new();
+    if let Some(event) = event {
+        which += " AND event = ?";
+        values.push(Value::Integer(event));
+    }
+    if let Some(before) = before {
+        which += " AND EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event AND e.created_at < ?)";
+        values.push(Value::Moment(before));
+    }
+    (which, values)
+}
+
+/// How many notifications meet a condition, of one subscription or of all.
+///
+/// # Errors
+/// If the database fails.
+pub(crate) fn count_notifications(
+    database: &mut dyn Database,
+    subscription: Option<Uuid>,
+    (mut which, mut values): Condition,
+) -> Result<u64, DatabaseError> {
+    if let Some(subscription) = subscription {
+        which += " AND subscription = ?";
+        values.push(Value::Uuid(subscription));
+    }
+    let sql = format!("SELECT count(*) FROM notifications WHERE {which}");
+    Ok(database.query_number("counting notifications", &sql, &values)?.unsigned_abs())
+}
+
+/// How many events since a moment [`enqueue_range`] would queue for a subscription.
+///
+/// # Errors
+/// If the database fails.
+pub(crate) fn count_events(database: &mut dyn Database, subscription: Uuid, since: i64) -> Result<u64, DatabaseError> {
+    let matching = matches(database.dialect(), "e.created_at >= ? AND s.id = ?");
+    let values = [Value::Moment(since), Value::Uuid(subscription)].repeat(matching.matches("s.id = ?").count());
+    let sql = format!("SELECT count(*) FROM ({matching}) m");
+    Ok(database.query_number("counting events", &sql, &values)?.unsigned_abs())
+}
+
 /// Makes notifications that were given up due, and ends the pauses of their receivers. The notifications are those of one
 /// subscription or of all, given up since this moment (microseconds since 1970) or at any time.
 ///
@@ -92,12 +146,7 @@ pub(crate) fn requeue_failed(
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
     let (doing, now) = ("retrying what was given up", now(database.dialect()));
-    let mut which = "due_at IS NULL".to_owned();
-    let mut values = Vec::new();
-    if let Some(since) = since {
-        which += " AND failed_at >= ?";
-        values.push(Value::Moment(since));
-    }
+    let (which, values) = given_up_since(since);
     let subscriptions = match subscription {
         Some(subscription) => vec![subscription],
         None => {
@@ -198,16 +247,7 @@ pub(crate) fn give_up(
     before: Option<i64>,
 ) -> Result<u64, DatabaseError> {
     let now = now(database.dialect());
-    let mut which = "due_at IS NOT NULL".to_owned();
-    let mut values = Vec::new();
-    if let Some(event) = event {
-        which += " AND event = ?";
-        values.push(Value::Integer(event));
-    }
-    if let Some(before) = before {
-        which += " AND EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event AND e.created_at < ?)";
-        values.push(Value::Moment(before));
-    }
+    let (which, values) = still_pending(event, before);
     // The next notification in order is due at once: it must not wait for the next try of the one given up. A pause of the
     // receiver stays.
     let queue = format!(

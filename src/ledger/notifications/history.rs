@@ -42,6 +42,7 @@ pub(crate) fn newest(database: &mut dyn Database) -> Result<i64, DatabaseError> 
 /// What the ledger has recorded about a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
+    pub(crate) identity: [u8; 32],
     pub(crate) message_id: String,
     pub(crate) detail: MessageDetail,
     pub(crate) recorded_at: i64,
@@ -60,18 +61,43 @@ impl Message {
 /// # Errors
 /// If the message cannot be read.
 pub(crate) fn message(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Option<Message>, DatabaseError> {
+    let headers = database.dialect().text_of_json("m.headers");
+    Ok(read_messages(database, "m.identity = ?", &[Value::Bytes(identity)], &headers)?.pop())
+}
+
+/// The messages with these ids (`messages.id`), the newest first, without their header fields.
+///
+/// # Errors
+/// If the messages cannot be read.
+pub(crate) fn messages(database: &mut dyn Database, ids: &[i64]) -> Result<Vec<Message>, DatabaseError> {
+    let ids = database.dialect().list_or_none(ids.iter().map(|id| Value::Integer(*id)));
+    read_messages(database, &format!("m.id IN ({ids})"), &[], "''")
+}
+
+fn read_messages(
+    database: &mut dyn Database,
+    which: &str,
+    values: &[Value<'_>],
+    headers: &str,
+) -> Result<Vec<Message>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT m.id, m.message_id, {}, {} FROM messages m WHERE m.identity = ?",
+        "SELECT m.id, {}, m.message_id, {}, {} FROM messages m WHERE {which} ORDER BY m.id DESC",
+        dialect.hex("m.identity"),
         dialect.microseconds("m.recorded_at"),
-        MessageDetail::columns(dialect, &dialect.text_of_json("m.headers")),
+        MessageDetail::columns(dialect, headers),
     );
-    let Some((id, message_id, recorded_at, detail)) =
-        database.query_first("reading a message", &sql, &[Value::Bytes(identity)])?
-    else {
-        return Ok(None);
+    let found: Vec<(i64, [u8; 32], String, i64, MessageDetail)> = database.query("reading messages", &sql, values)?;
+    let ids: Vec<i64> = found.iter().map(|(id, ..)| *id).collect();
+    let mut copies = trace::copies_of(database, &ids)?;
+    let message = |(id, identity, message_id, recorded_at, detail)| Message {
+        identity,
+        message_id,
+        recorded_at,
+        detail,
+        copies: copies.remove(&id).unwrap_or_default(),
     };
-    Ok(Some(Message { message_id, recorded_at, detail, copies: trace::copies(database, id)? }))
+    Ok(found.into_iter().map(message).collect())
 }
 
 /// A notification that its receiver has not accepted yet.

@@ -17,6 +17,7 @@ use crate::message::Role;
 pub(crate) use model::{
     Had, HeldLock, LockHeldThen, LockSpan, MessageTrace, RecordedMessage, TracedAttempt, TracedCopy, TriedCopy,
 };
+use std::collections::BTreeMap;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -183,13 +184,13 @@ pub(crate) fn read(
         database.dialect().microseconds("m.recorded_at")
     );
     let (message, copies) = match database.query_first("reading the message", &sql, &[Value::Bytes(&found.identity)])? {
-        Some((id, message)) => (Some(message), copies(database, id)?),
+        Some((id, message)) => (Some(message), copies_of(database, &[id])?.remove(&id).unwrap_or_default()),
         None => (None, Vec::new()),
     };
     let holder = holder.map(|holder| identified(database, &found.lock, holder)).transpose()?;
     let mut attempts = attempts(database, found)?;
     let recorded = message.as_ref().map(|message: &RecordedMessage| message.message_id.clone());
-    let failures = failed_deliveries(database, FailuresOf::Message(&found.identity), PAGE)?;
+    let failures = failed_deliveries(database, FailuresOf::Message(&found.identity), None, PAGE)?;
     let message_id = recorded
         .or(attempts.last().map(|attempt| attempt.message_id.clone()))
         .or(failures.first().map(|failure| failure.message_id.clone()))
@@ -300,27 +301,37 @@ fn explain_adopted_copies(trace: &mut MessageTrace) {
     }
 }
 
-pub(super) fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<TracedCopy>, DatabaseError> {
+/// The copies of each of these messages (`messages.id`), those of recipients first.
+pub(super) fn copies_of(
+    database: &mut dyn Database,
+    messages: &[i64],
+) -> Result<BTreeMap<i64, Vec<TracedCopy>>, DatabaseError> {
+    let mut copies: BTreeMap<i64, Vec<TracedCopy>> = BTreeMap::new();
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT {}, c.role, c.imap_user, c.mailbox, c.recipient, {IS_DELIVERED}, c.uid_validity, c.uid, c.reason, {}, {} \
-         FROM copies c WHERE c.message = ? AND c.copy_key > ? ORDER BY c.copy_key LIMIT {PAGE}",
+        "SELECT c.message, {}, c.role, c.imap_user, c.mailbox, c.recipient, {IS_DELIVERED}, c.uid_validity, c.uid, c.reason, {}, {} \
+         FROM copies c WHERE c.message IN ({}) AND (c.message > ? OR (c.message = ? AND c.copy_key > ?)) \
+         ORDER BY c.message, c.copy_key LIMIT {PAGE}",
         dialect.hex("c.copy_key"),
         dialect.microseconds("c.delivered_at"),
-        dialect.microseconds("c.updated_at")
+        dialect.microseconds("c.updated_at"),
+        dialect.list_or_none(messages.iter().map(|id| Value::Integer(*id)))
     );
-    let mut copies: Vec<TracedCopy> = Vec::new();
+    let mut last = (i64::MIN, [0; 32]);
     loop {
-        let after = copies.last().map(|copy| copy.key);
-        let after = Value::Bytes(after.as_ref().map_or(&[], |key| &key[..]));
-        let rows = database.query("reading the copies", &sql, &[Value::Integer(message), after])?;
-        let is_last = rows.len() < PAGE;
-        copies.extend(rows);
-        if is_last {
-            copies.sort_by(|a, b| (a.role == Role::Sender, &a.user).cmp(&(b.role == Role::Sender, &b.user)));
-            return Ok(copies);
+        let after = [Value::Integer(last.0), Value::Integer(last.0), Value::Bytes(&last.1)];
+        let rows: Vec<(i64, TracedCopy)> = database.query("reading the copies", &sql, &after)?;
+        let next = rows.last().filter(|_| rows.len() == PAGE).map(|(message, copy)| (*message, copy.key));
+        for (message, copy) in rows {
+            copies.entry(message).or_default().push(copy);
         }
+        let Some(next) = next else { break };
+        last = next;
     }
+    for copies in copies.values_mut() {
+        copies.sort_by(|a, b| (a.role == Role::Sender, &a.user).cmp(&(b.role == Role::Sender, &b.user)));
+    }
+    Ok(copies)
 }
 
 fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<TracedAttempt>, DatabaseError> {

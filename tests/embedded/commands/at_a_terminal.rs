@@ -3,7 +3,7 @@
 use crate::program::{feed, program};
 use crate::terminal::on_a_terminal;
 use maildrop_command::lock::LockName;
-use maildrop_command::queue::{NewMail, Queue, Recipient, State};
+use maildrop_command::queue::{Digest, Envelope, NewMail, Origin, Queue, Recipient, State};
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::SystemTime;
@@ -168,18 +168,51 @@ fn several_messages_of_the_queue_are_shown_first_and_one_is_changed_at_once() {
     assert_eq!(held(), 2);
 
     // No line is wider than the terminal, and no ID is cut.
+    let digest = Digest::of(MESSAGE.as_bytes());
+    let envelope = Envelope {
+        sender: "lisa@gmail.com".into(),
+        queued_at: 0,
+        injected_by: "the service".into(),
+        may_owe_sent: false,
+        vouches: false,
+        reason: Some("the worker was killed by SIGABRT".into()),
+        size: 0,
+        origin: Some(Origin { queue_id: Some("4cBxyz1234z9rs".into()), ..Origin::default() }),
+        recipients: vec![Recipient { address: "scuba@mail.axial.net".into(), original: None }],
+    };
+    queue.record_crash(digest, 2, envelope, MESSAGE.as_bytes(), SystemTime::now()).unwrap();
     for columns in [60, 80, 200] {
-        let (_, list) = on_a_terminal(place.path(), columns, "maildrop_command queue list --config config.toml");
-        let plain = list.replace("\u{1b}[33m", "").replace("\u{1b}[0m", "");
-        assert!(plain.lines().all(|line| line.chars().count() <= columns.into()), "{columns}: {plain}");
-        assert!(
-            plain.contains(&a) && plain.contains(&b) && plain.contains("scuba@mail.axial.net"),
-            "{columns}: {plain}"
-        );
+        for (list, ids) in [("queue", vec![a.clone(), b.clone()]), ("shunt", vec![digest.to_string()])] {
+            let line = format!("maildrop_command {list} list --config config.toml");
+            let (_, list) = on_a_terminal(place.path(), columns, &line);
+            let plain = list.replace("\u{1b}[33m", "").replace("\u{1b}[0m", "");
+            assert!(plain.lines().all(|line| line.chars().count() <= columns.into()), "{columns}: {plain}");
+            assert!(
+                ids.iter().all(|id| plain.contains(id)) && plain.contains("scuba@mail.axial.net"),
+                "{columns}: {plain}"
+            );
+        }
     }
     let list = "maildrop_command queue list --config config.toml";
     assert!(shown(place.path(), list).1.contains("\u{1b}[33mheld\u{1b}[0m"));
     for plain in [format!("NO_COLOR=1 {list}"), format!("TERM=dumb {list}"), format!("{list} | cat")] {
         assert!(!shown(place.path(), &plain).1.contains('\u{1b}'), "{plain}");
     }
+}
+
+#[test]
+fn the_sentences_of_stats_are_wrapped_between_words() {
+    let place = site_with_owed_copies();
+    for columns in [60, 80] {
+        let (status, said) = on_a_terminal(place.path(), columns, "maildrop_command stats --embedded site");
+        assert_eq!(status, Some(0), "{said}");
+        assert!(said.lines().all(|line| line.chars().count() <= columns.into()), "{columns}: {said}");
+        let one_line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(one_line.contains("`maildrop_command replay --owed` finishes them, and with --dry-run names them."));
+    }
+    let (_, piped) = shown(place.path(), "maildrop_command stats --embedded site | cat");
+    assert!(
+        piped.contains("`maildrop_command replay --owed` finishes them, and with --dry-run names them."),
+        "{piped}"
+    );
 }

@@ -6,7 +6,9 @@ use crate::notifications::event_delivery::{KEY, Notifier, PENDING, happen, subsc
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
 use crate::support::site_fixture::Scene;
+use crate::support::terminal::on_a_terminal;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::Output;
 
 on_two_engines![
@@ -85,6 +87,42 @@ fn one_that_is_disabled_manually_is_notified_nothing_and_says_why(engine: Engine
     let shown = operator.json(&["subscription", "show", &one]);
     assert_eq!((&shown["pending"], &shown["given_up"]), (&0.into(), &3.into()));
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications WHERE last_error = 'dropped manually'"), 3);
+
+    // A person at a terminal reads first how many it would be, of those that are meant.
+    let on_a_terminal = |columns: u16, words: &str| {
+        on_a_terminal(
+            Path::new(&scene.path("")),
+            columns,
+            &format!("maildrop_command {words} --config {}", operator.config),
+        )
+        .1
+    };
+    for (words, shown) in [
+        (format!("notify redeliver --subscription {one}"), "3 notifications would be made due again."),
+        ("notify redeliver --since 2999-01-01".to_owned(), "0 notifications would be made due again."),
+        // The test is one of them.
+        (format!("notify redeliver --all --since 1h --subscription {one}"), "4 notifications would be made due again."),
+        (format!("notify give-up --subscription {one}"), "0 notifications would be given up."),
+    ] {
+        let output = on_a_terminal(80, &words);
+        assert!(output.starts_with(shown) && output.contains("With --yes it is."), "{words}: {output}");
+    }
+    assert_eq!(operator.json(&["subscription", "show", &one])["given_up"], 3);
+    // No line of a list is wider than the terminal, and no id is cut.
+    let token = ["token", "create", "--name", "crm", "--scope", "messages:read", "--domain", "a-long-domain.example"];
+    let token = operator.json(&token)["id"].as_str().unwrap().to_owned();
+    for columns in [60, 80] {
+        for (list, id) in [("subscription list", &one), ("token list", &token), ("notify status", &one)] {
+            let output = on_a_terminal(columns, list);
+            let plain = output
+                .replace("\u{1b}[33m", "")
+                .replace("\u{1b}[32m", "")
+                .replace("\u{1b}[31m", "")
+                .replace("\u{1b}[0m", "");
+            assert!(plain.lines().all(|line| line.chars().count() <= columns.into()), "{columns}: {plain}");
+            assert!(plain.contains(id.as_str()), "{columns}: {plain}");
+        }
+    }
 
     // It is notified after all; and then all once more.
     assert_eq!(operator.json(&["subscription", "resume", &one])["state"], "active");
