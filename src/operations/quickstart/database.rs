@@ -61,6 +61,9 @@ impl FromStr for DatabaseUrl {
     }
 }
 
+const MYSQL_ONLY: &str = "-- If this fails, the server is MariaDB: run quickstart again with --database mariadb://...\n\
+                          SELECT @@server_uuid INTO @is_mysql;\n";
+
 impl DatabaseUrl {
     pub(super) fn operator(&self) -> String {
         format!("{}_operator", self.role)
@@ -99,9 +102,11 @@ impl DatabaseUrl {
                 let (account, hash) = (Self::account(name), native_password_hash(password));
                 format!("CREATE USER {account} IDENTIFIED VIA mysql_native_password USING '{hash}'{tls};\n")
             }
-            // MySQL replaces it in its logs (reference manual, "Passwords and Logging").
+            // MySQL replaces it in its logs (reference manual, "Passwords and Logging"). MariaDB does not, but has no such
+            // variable: its client ends at the error, before it sends the password.
             (ServerEngine::Mysql, _) => {
-                format!("CREATE USER {} IDENTIFIED BY '{password}'{tls};\n", Self::account(name))
+                let account = Self::account(name);
+                format!("{MYSQL_ONLY}CREATE USER {account} IDENTIFIED BY '{password}'{tls};\n")
             }
         }
     }

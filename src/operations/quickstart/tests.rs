@@ -166,6 +166,10 @@ fn each_role_has_its_rights_in_the_words_of_its_engine() {
     let mysql = of("mysql://drop@db.example.org/mail");
     assert!(text(&mysql, "database.sql").contains("CREATE USER 'drop'@'%' IDENTIFIED BY 'of-deliveries' REQUIRE SSL;"));
     assert!(!text(&of("mysql://localhost"), "database.sql").contains("SSL"));
+    for file in ["database.sql", "web.sql", "notifications.sql"] {
+        let (guard, password) = (text(&mysql, file).find("@@server_uuid"), text(&mysql, file).find("IDENTIFIED BY"));
+        assert!(guard.is_some() && guard < password, "a MariaDB gets no password: {file}");
+    }
     let mariadb = of("mariadb://drop@db.example.org/mail");
     assert!(
         text(&mariadb, "database.sql").contains("CREATE USER 'drop'@'%' IDENTIFIED VIA mysql_native_password USING '*")

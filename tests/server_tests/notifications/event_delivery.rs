@@ -685,7 +685,7 @@ fn what_the_page_says_of_verifying_holds() {
     scene.file("body", &request.body, 0o600);
     let mut shell = Command::new("sh");
     shell
-        .args(["-c", &block("sh", "openssl")])
+        .args(["-c", &block("sh", "openssl dgst")])
         .current_dir(scene.path(""))
         .env("SECRET", &secret)
         .env("ID", request.id());
