@@ -3,7 +3,7 @@
 //! Every path through this module ends in one [`Verdict`]. In doubt that is a deferral (75).
 
 use super::incoming;
-use super::person::{notify_person, report_waits};
+use super::person::{is_at_terminal, notify_person, report_waits};
 use super::standard_streams::StandardStreams;
 use super::via;
 use crate::base::core_dumps;
@@ -96,6 +96,12 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
 
     let setting = match (&arguments.config, &arguments.embedded) {
         (Some(file), _) => Setup::configured(file, DatabaseRole::Deliveries),
+        // pipe(8) runs a delivery in Postfix's queue directory.
+        (None, Some(directory)) if directory.is_relative() && !is_at_terminal() => {
+            return misconfigured(
+                "--embedded DIR is relative: without a terminal, give the path from the root, such as /var/mail/DIR",
+            );
+        }
         (None, Some(directory)) => Setup::embedded(directory),
         // A forgotten option must not deliver mail into a folder.
         (None, None) => return misconfigured("neither --config FILE nor --embedded DIR is given"),

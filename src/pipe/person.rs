@@ -3,12 +3,17 @@
 use crate::base::server_waits;
 use crate::base::terminal::complain;
 use crate::site::Site;
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often a line says what is waited for.
 const EVERY: Duration = Duration::from_secs(5);
+
+/// Whether a person has started this.
+pub(super) fn is_at_terminal() -> bool {
+    stdin().is_terminal() || stdout().is_terminal() || stderr().is_terminal()
+}
 
 /// Prints a line, if a person reads it.
 pub(super) fn notify_person(text: &str) {

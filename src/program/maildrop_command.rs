@@ -107,7 +107,7 @@ enum Command {
     Service(cli::service::Command),
     /// Print the completions for a shell
     Completions(cli::manual::CompletionsArguments),
-    /// Print the manual page, or write all manual pages into a folder
+    /// Print maildrop_command(1), or write the manual pages of all subcommands into a folder
     Man(cli::manual::ManArguments),
 }
 

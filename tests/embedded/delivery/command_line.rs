@@ -30,6 +30,17 @@ fn without_a_place_to_deliver_to_the_message_stays_with_postfix() {
     feed(program(&["deliver"]), MESSAGE.as_bytes()).deferred("4.3.5 neither");
 }
 
+/// Under pipe(8) the path would be in Postfix's queue directory.
+#[test]
+fn a_relative_directory_is_for_people_at_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = program(&["--embedded", "mail", "--sender", "", "--recipient", "doug@x"]);
+    command.current_dir(folder.path());
+    let outcome = feed(command, MESSAGE.as_bytes());
+    assert!(outcome.deferred("4.3.5 --embedded DIR is relative").contains("give the path from the root"));
+    assert!(!folder.path().join("mail").exists());
+}
+
 #[test]
 fn a_command_line_that_cannot_be_read_is_deferred() {
     let directory = tempfile::tempdir().unwrap();
