@@ -386,8 +386,8 @@ fn how_the_service_is_tells_of_it(engine: Engine) {
     let mut scene = owing(engine, &["a"]);
     let service = Service::start_with(&mut scene, &format!("workers = 2\n{EACH_SECOND}"), &[]);
     let finish_owed = |status: &Value| {
-        let tasks = status["timer"].as_array().into_iter().flatten();
-        tasks.cloned().find(|task| task["task"] == "finish_owed").unwrap_or_default()
+        let mut tasks = status["timer"].as_array().into_iter().flatten();
+        tasks.find(|task| task["task"] == "finish_owed").cloned().unwrap_or_default()
     };
     wait_until("nothing is owed", || finish_owed(&service.status())["last"]["said"] == "nothing is owed");
     let status = service.status();
