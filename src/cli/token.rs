@@ -19,7 +19,7 @@ pub(crate) enum Command {
     /// List the tokens, the oldest first
     #[command(after_help = help("token list"))]
     List(QueryOptions),
-    /// Revoke a token, and disable the subscriptions that it created
+    /// Revoke a token, and disable the subscriptions of its name if it is the last one
     #[command(after_help = help("token revoke"))]
     Revoke(RevokeArguments),
 }

@@ -111,7 +111,7 @@ pub(super) fn end_of(
         warn!(%error, "an earlier attempt that died could not be looked after; its mailbox may hold a copy too many");
         return Ok(End::UnverifiedDuplicate);
     }
-    let reason = error.to_string();
+    let reason = format!("{}: {error}", error.failure.as_str());
     warn!(reason, user = attempt.user, mailbox = attempt.mailbox_name, "the Sent copy stays owed");
     Ok(End::Done(Manner::Owed(reason)))
 }

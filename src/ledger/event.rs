@@ -1,9 +1,10 @@
 //! The event of a copy that a record changes: one for each change, written by the record itself.
 //!
 //! An event is the change of the copy's row in that transaction. So a client that applies the diffs of a copy in order
-//! has its state and its location in the mailbox. A delivery that changes nothing has no event.
+//! has its state and its location in the mailbox. A delivery that changes nothing has no event. Events leave the site, so
+//! their reasons name no hosts.
 
-use super::CopyKey;
+use super::{CopyKey, public_reason};
 use crate::base::text_enum::text_enum;
 use crate::mailbox::Placement;
 use crate::message::{Identity, Role, author_in};
@@ -58,9 +59,9 @@ impl<'a> EventState<'a> {
         }
     }
 
-    const fn reason(self) -> Option<&'a str> {
+    fn reason(self) -> Option<&'a str> {
         match self {
-            Self::Owed(reason) | Self::Refused(reason) => Some(reason),
+            Self::Owed(reason) | Self::Refused(reason) => Some(public_reason(reason)),
             Self::Delivered(_) => None,
         }
     }
@@ -91,7 +92,7 @@ impl Diff {
 
     /// The diff of a copy whose first try failed before its journal.
     pub(super) fn deferred(reason: &str) -> Self {
-        let fields = [("state", "deferred"), ("reason", reason)];
+        let fields = [("state", "deferred"), ("reason", public_reason(reason))];
         Self(fields.map(|(field, now)| (field.to_owned(), changed(&Value::Null, &now.into()))).into_iter().collect())
     }
 
@@ -242,7 +243,7 @@ mod tests {
             (
                 recipient,
                 None,
-                Refused("over quota"),
+                Refused("over quota: appending: NO"),
                 Some((
                     MessageRefused,
                     r#"{"state":{"---":null,"+++":"refused"},"reason":{"---":null,"+++":"over quota"}}"#.into(),

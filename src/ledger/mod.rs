@@ -42,6 +42,7 @@ pub use epoch::Epoch;
 pub use event::EventRecord;
 pub use failures::{FailedDelivery, FailureRecord};
 pub use notifications::Notifications;
+pub(crate) use outcome::public_reason;
 pub use outcome::{AttemptResult, Cause, Outcome};
 
 use crate::database::{Columns, DatabaseError, FromRow, Session, Tables, columns_of};

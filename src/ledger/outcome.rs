@@ -130,6 +130,14 @@ impl Outcome {
     }
 }
 
+/// A reason in the ledger, without the text of the server or of the system, which may name hosts: for readers outside the
+/// site.
+#[must_use]
+pub(crate) fn public_reason(reason: &str) -> &str {
+    let reason = reason.strip_prefix(DEFERRED).or_else(|| reason.strip_prefix(REFUSED)).unwrap_or(reason);
+    reason.split_once(": ").map_or(reason, |(words, _)| words)
+}
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -334,6 +342,20 @@ mod tests {
         let reason = |text: &str| Outcome::from_text(text).reason();
         assert_eq!(reason("deferred: over quota: appending: NO"), "over quota: appending: NO");
         assert_eq!((reason("refused: over quota"), reason("busy")), ("over quota".into(), "busy".into()));
+    }
+
+    #[test]
+    fn a_reader_outside_the_site_learns_no_host_and_no_socket() {
+        let unreachable = "the mailbox store is out of reach";
+        for (text, shown) in [
+            ("deferred: the mailbox store is out of reach: connecting to /run/dovecot/imap: refused", unreachable),
+            ("the mailbox store is out of reach: connecting to 10.0.0.7:143: refused", unreachable),
+            ("refused: over quota: appending: NO", "over quota"),
+            ("deferred: unknown recipient", "unknown recipient"),
+            ("left to the author", "left to the author"),
+        ] {
+            assert_eq!(public_reason(text), shown, "{text}");
+        }
     }
 
     #[test]

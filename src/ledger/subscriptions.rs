@@ -241,20 +241,21 @@ fn paused(dialect: Dialect) -> String {
 /// Why a subscription is disabled whose callback never answered its challenge.
 pub(crate) const NEVER_ANSWERED: &str = "the callback has not answered its question within a day";
 
-/// Makes a paused or disabled subscription active, as if its receiver had never failed. If its callback has never
-/// answered its challenge, the challenge is sent again, for a day. Otherwise a user who may subscribe could have
-/// notifications sent to any third party. `false`, with nothing changed, if no paused or disabled subscription has this
-/// id.
+/// Makes a paused or disabled subscription active, as if its receiver had never failed: what waits is due at once. If its
+/// callback has never answered its challenge, the challenge is sent again, for a day. Otherwise a user who may subscribe
+/// could have notifications sent to any third party. `false`, with nothing changed, if no paused or disabled subscription
+/// has this id.
 ///
 /// # Errors
 /// If the database fails; in that case nothing is changed.
 pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, DatabaseError> {
     let doing = "resuming a subscription";
-    let id = Value::Uuid(id);
     let stopped = "SELECT 1 FROM subscriptions WHERE id = ? AND state IN ('paused', 'disabled')";
-    if database.select(doing, stopped, &[id])?.is_empty() {
+    if database.select(doing, stopped, &[Value::Uuid(id)])?.is_empty() {
         return Ok(false);
     }
+    bulk::end_waits(database, id)?;
+    let id = Value::Uuid(id);
     let [forgiven, resumed] = resumed(database.dialect());
     database.execute_together(doing, &[(&forgiven, &[id, id]), (&resumed, &[id])])?;
     Ok(true)
@@ -262,15 +263,17 @@ pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, Data
 
 /// Also ends the notifier's lease: that notifier would otherwise record an earlier result later.
 fn resumed(dialect: Dialect) -> [String; 2] {
-    let forgiven = "UPDATE subscription_queues SET failures = 0, failing_since = NULL, paused_until = NULL, leased_by = NULL, \
-                    leased_until = NULL, lease_limit = NULL WHERE subscription = ? \
-                    AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state IN ('paused', 'disabled'))";
     let now = dialect.now();
+    let forgiven = format!(
+        "UPDATE subscription_queues SET due_at = {now}, failures = 0, failing_since = NULL, paused_until = NULL, leased_by = NULL, \
+         leased_until = NULL, lease_limit = NULL WHERE subscription = ? \
+         AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state IN ('paused', 'disabled'))"
+    );
     let resumed = format!(
         "UPDATE subscriptions SET state = CASE WHEN verified_at IS NULL THEN 'unverified' ELSE 'active' END, \
          state_reason = NULL, updated_at = {now} WHERE id = ? AND state IN ('paused', 'disabled')"
     );
-    [forgiven.into(), resumed]
+    [forgiven, resumed]
 }
 
 /// Disables an active or paused subscription until it is resumed, with this reason. A disabled one stays unchanged. An
@@ -459,6 +462,9 @@ pub(crate) fn change(
     let (paused, [forgiven, resumed]) = (paused(dialect), resumed(dialect));
     let one = [id];
     // In the notifier's order when it settles: the row of `subscription_queues` first.
+    if becomes == Some(Turn::Resume) {
+        bulk::end_waits(database, is.id)?;
+    }
     let turn: &[(&str, &[Value<'_>])] = match becomes {
         None => &[],
         Some(Turn::Pause) => &[(&paused, &one)],

@@ -1,8 +1,10 @@
 //! The state of a message that the API has accepted, for each recipient: from the queue of this host, and from the ledger.
 
 use crate::base::text_enum::text_enum;
+use crate::config::MAX_RECIPIENTS;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
+use crate::ledger::failures::{FailuresOf, failed_deliveries};
 use crate::ledger::notifications::history::{Message, message};
 use crate::ledger::submissions::{self, Submission};
 use crate::message::{Role, as_stored};
@@ -31,9 +33,9 @@ text_enum! {
 pub(crate) struct SubmittedRecipient {
     pub(crate) address: String,
     pub(crate) state: SubmissionState,
-    /// Why it is refused, or cannot be read.
+    /// Why it is refused or cannot be read, or why the last try failed before the mailbox was open.
     pub(crate) reason: Option<String>,
-    /// How often it was tried and deferred.
+    /// How often the queue has tried and deferred it; 0 once the queue does not have it.
     pub(crate) tries: u32,
     /// In microseconds since 1970.
     pub(crate) next_try: Option<i64>,
@@ -76,6 +78,7 @@ pub(crate) fn status(
     let copies = copies.filter(|copy| copy.role == Role::Recipient && copy.delivered);
     let mut delivered: Vec<String> = copies.map(|copy| copy.recipient.clone()).collect();
     delivered.extend(submissions::delivered_recipients(database, &submission)?);
+    let failed = failed_deliveries(database, FailuresOf::Message(&submission.identity), MAX_RECIPIENTS as usize)?;
     let of_recipient = |address: &String| {
         let has = |entry: &&Entry| entry.recipients.iter().any(|other| as_stored(other) == *address);
         let waiting = queued.iter().find(has);
@@ -87,10 +90,12 @@ pub(crate) fn status(
             None if is_here => SubmissionState::Gone,
             None => SubmissionState::Queued,
         };
+        let failed = failed.iter().find(|failed| failed.recipient == *address && state == SubmissionState::Queued);
+        let reason = waiting.and_then(|entry| entry.reason.clone());
         SubmittedRecipient {
             address: address.clone(),
             state,
-            reason: waiting.and_then(|entry| entry.reason.clone()),
+            reason: reason.or_else(|| failed.map(|failed| failed.cause.reason())),
             tries: waiting.map_or(0, |entry| entry.tries),
             next_try: waiting.and_then(|entry| entry.next_try),
         }

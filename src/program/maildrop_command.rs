@@ -91,13 +91,13 @@ enum Command {
     #[command(subcommand)]
     Shunt(cli::shunt::Command),
     /// Manage webhook subscriptions: create, list, show, pause, resume, secret, delete
-    #[command(subcommand)]
+    #[command(subcommand, mut_subcommands(without_embedded))]
     Subscription(cli::subscription::Command),
     /// Manage tokens of the HTTP API: create, list, revoke
-    #[command(subcommand)]
+    #[command(subcommand, mut_subcommands(without_embedded))]
     Token(cli::token::Command),
     /// Show how far notifications are behind, and send them again
-    #[command(subcommand)]
+    #[command(subcommand, mut_subcommands(without_embedded))]
     Notify(cli::notify::Command),
     /// Manage logins to the web UI: create a link, list and end sessions
     #[command(subcommand)]
@@ -109,6 +109,11 @@ enum Command {
     Completions(cli::manual::CompletionsArguments),
     /// Print maildrop_command(1), or write the manual pages of all subcommands into a folder
     Man(cli::manual::ManArguments),
+}
+
+/// Hides an option that only says that an embedded site has no such feature.
+fn without_embedded(subcommand: clap::Command) -> clap::Command {
+    subcommand.mut_arg("embedded", |option| option.hide(true))
 }
 
 /// The command line's definition, from which its manual pages and completions are made.
@@ -213,6 +218,18 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         definition().debug_assert();
+    }
+
+    #[test]
+    fn a_subcommand_that_an_embedded_site_has_not_does_not_offer_one() {
+        let offers = |name: &str| {
+            let definition = definition();
+            let below = definition.find_subcommand(name).unwrap().get_subcommands();
+            let offers = |one: &clap::Command| one.clone().render_help().to_string().contains("--embedded");
+            below.map(offers).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(["subscription", "token", "notify"].map(offers), [[false]; 3].map(Into::into));
+        assert!(offers("lock").contains(&true), "other subcommands do");
     }
 
     #[test]

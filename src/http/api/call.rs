@@ -3,8 +3,8 @@
 use super::Api;
 use super::problem::{ApiFailure, Problem, Wrong};
 use crate::base::timestamp;
-use crate::ledger::Database;
 use crate::ledger::operations_log::Actor;
+use crate::ledger::{Database, public_reason};
 use crate::operations::subscriptions::{self, Subscription};
 use crate::operations::tokens::{self, ApiToken};
 use axum::Json;
@@ -42,6 +42,11 @@ impl ApiRequest {
     /// Whether the token may see the subscription.
     pub(super) fn sees(&self, one: &Subscription) -> bool {
         one.owner == self.owner() && self.token.bounds.hold_resource(&one.resource, &one.resource_id)
+    }
+
+    /// A reason of the ledger, as the token may see it: only a token for all mail sees what names hosts of the site.
+    pub(super) fn reason<'a>(&self, reason: &'a str) -> &'a str {
+        if self.token.bounds.is_everything() { reason } else { public_reason(reason) }
     }
 
     /// The subscription that the path names.
@@ -96,6 +101,14 @@ impl Query {
         match (all.next(), all.next()) {
             (_, Some(_)) => Err(Problem::wrong_parameter(name, "it is given twice")),
             (value, None) => Ok(value),
+        }
+    }
+
+    /// Refuses a space in an address: a form's decoder makes one of each `+` (URL Standard, section 5.1).
+    pub(super) fn check_address(&self, name: &str) -> Result<(), Problem> {
+        match self.all(name).find(|address| address.contains(' ')) {
+            Some(_) => Err(Problem::wrong_parameter(name, "it has a space in it: write + as %2B")),
+            None => Ok(()),
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) fn list(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
             }
             last = Some(failure.cursor());
             if call.token.bounds.hold_address(&failure.recipient) {
-                items.push(shown(failure));
+                items.push(shown(call, failure));
             }
         }
         read += failures.len();
@@ -40,7 +40,7 @@ pub(super) fn list(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
     Ok(page(items, json!(next), &call.query, "cursor", goes_on, json!({})))
 }
 
-fn shown(failure: &FailedDelivery) -> Value {
+fn shown(call: &ApiRequest, failure: &FailedDelivery) -> Value {
     json!({
         "message": hex::encode(failure.identity.as_bytes()),
         "message_id": failure.message_id,
@@ -51,7 +51,7 @@ fn shown(failure: &FailedDelivery) -> Value {
         "queue_id": failure.queue_id,
         "host": failure.host,
         "state": if failure.is_refused() { "refused" } else { "deferred" },
-        "cause": failure.cause.reason(),
+        "cause": call.reason(&failure.cause.reason()),
         "tries": failure.count,
         "first_at": timestamp::exact(failure.first_at),
         "last_at": timestamp::exact(failure.last_at),

@@ -78,7 +78,7 @@ fn copies(call: &ApiRequest, found: &Message, which: impl Fn(&TracedCopy) -> boo
             "state": if copy.delivered { "delivered" } else { "owed" },
             "uid_validity": copy.uid_validity,
             "uid": copy.uid,
-            "reason": copy.reason,
+            "reason": copy.reason.as_deref().map(|reason| call.reason(reason)),
             "delivered_at": copy.delivered_at.map(timestamp::exact),
         })
     };
@@ -111,7 +111,7 @@ pub(super) fn show_submission(call: &ApiRequest, database: &mut dyn Database) ->
         json!({
             "address": recipient.address,
             "state": recipient.state.as_str(),
-            "reason": recipient.reason,
+            "reason": recipient.reason.as_deref().map(|reason| call.reason(reason)),
             "tries": recipient.tries,
             "next_try_at": recipient.next_try.map(timestamp::exact),
         })
@@ -139,6 +139,8 @@ pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -
     if as_author && !Scope::Sent.is_of(&call.token) {
         return Err(Problem::out_of_scope(Scope::Sent.as_str()));
     }
+    call.query.check_address("sender")?;
+    call.query.check_address("recipient")?;
     let sender = call.query.one("sender")?.unwrap_or_default();
     let sender = EnvelopeSender::parse(sender)
         .map_err(|error| Problem::wrong_parameter("sender", error.to_string()))?

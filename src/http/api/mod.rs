@@ -33,7 +33,7 @@ use axum::extract::{RawPathParams, Request};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Method, request::Parts};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodFilter, MethodRouter, get, on};
+use axum::routing::{MethodFilter, MethodRouter, any, get, on};
 use call::{ApiRequest, Query};
 use problem::{ApiFailure, Problem};
 use queued::Queued;
@@ -205,7 +205,7 @@ pub(crate) fn router(blocking: Blocking, settings: ApiSettings, memory: Arc<Fair
         router = router.route(&format!("{BASE}{path}"), routes.fallback(another_method));
     }
     // Only the paths below `/api` belong to the API. Other paths belong to the web UI, if there is one.
-    router.route("/api/{*rest}", get(nothing_there).fallback(nothing_there)).fallback(nothing_there)
+    router.route("/api/{*rest}", any(nothing_there)).fallback(nothing_there)
 }
 
 async fn document() -> Response {

@@ -48,6 +48,7 @@ fn shown(one: &Subscription) -> Value {
         "failed": one.progress.given_up,
         "failures": one.progress.failures,
         "last_failure": one.progress.last_failure,
+        "resting_until": one.progress.resting_until.map(timestamp::exact),
     })
 }
 

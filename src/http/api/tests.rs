@@ -233,9 +233,10 @@ fn what_is_not_there_and_what_cannot_be_done_are_problems_too() {
     let directory = tempfile::tempdir().unwrap();
     let router = api(directory.path());
     for path in ["/api/v1", "/api/v1/nothing", "/api/v2/events", "/api/v1/subscriptions/1/nothing", "/api/v1/events/"] {
-        for method in [Method::GET, Method::POST, Method::OPTIONS] {
+        for method in [Method::GET, Method::POST, Method::DELETE, Method::OPTIONS] {
             let there = answer(&router, request(&method, path, ""));
             is_problem(&there, 404, "not-found");
+            assert!(!there.1.contains_key("allow"), "{:?}", there.1);
         }
     }
     for (method, path) in [(Method::PUT, "/api/v1/subscriptions"), (Method::DELETE, "/api/v1/events")] {

@@ -10,6 +10,7 @@ use super::{matches, now};
 use crate::base::deadline::Deadline;
 use crate::database::{DatabaseError, Query, Value};
 use crate::ledger::Database;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// How many notifications, or events, a batch has: about ten milliseconds of work.
@@ -226,6 +227,28 @@ pub(crate) fn enqueue_range(
         }
     }
     Ok(Many { next: many.next.filter(|beyond| *beyond < last), ..many })
+}
+
+/// How long a resumed subscription's notifications are made due, for which a client waits.
+const RESUMING: Duration = Duration::from_secs(4);
+
+/// Makes the failed notifications of a subscription due that wait for their next try: as many as a few seconds allow. The
+/// others keep their time. None of them is in flight.
+///
+/// # Errors
+/// If the database fails; the last batch may then be committed or not.
+pub(in crate::ledger) fn end_waits(database: &mut dyn Database, subscription: Uuid) -> Result<(), DatabaseError> {
+    let now = now(database.dialect());
+    let change = Change {
+        doing: "ending the waits of notifications",
+        subscription,
+        which: &format!("due_at > {now}"),
+        values: &[],
+        queue: "SELECT 1 FROM subscription_queues WHERE subscription = ? FOR UPDATE",
+        change: &format!("UPDATE notifications SET due_at = {now}"),
+        newest_first: false,
+    };
+    change.make(database, BEGIN, Some(Deadline::after(RESUMING))).map(drop)
 }
 
 /// The error recorded with a notification that was given up manually.

@@ -119,8 +119,10 @@ pub(crate) struct Progress {
     pub failures: u32,
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub failing_since: Option<i64>,
-    /// How long its receiver still pauses, in seconds.
+    /// How long its receiver still pauses, in seconds, and until when.
     pub rests_s: Option<f64>,
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub resting_until: Option<i64>,
     /// How long ago a receiver last accepted a notification, in seconds.
     pub last_success_ago_s: Option<f64>,
     /// The error of the last try, if it failed, and how long ago that was, in seconds.
@@ -129,7 +131,8 @@ pub(crate) struct Progress {
 }
 
 columns_of! { Progress:
-    pending, given_up, behind_s, failures, failing_since, rests_s, last_success_ago_s, last_failure, last_failure_ago_s
+    pending, given_up, behind_s, failures, failing_since, rests_s, resting_until, last_success_ago_s, last_failure,
+    last_failure_ago_s
 }
 
 /// When the oldest event happened that is still to be sent to the subscription `s`. The search is by position, which is in the
@@ -144,14 +147,16 @@ impl Progress {
         let of = |due: &str| {
             format!("(SELECT count(*) FROM notifications n WHERE n.subscription = s.id AND n.due_at IS {due})")
         };
+        let resting = |what: String| format!("CASE WHEN q.paused_until > {now} THEN {what} END");
         format!(
-            "{}, {}, {}, coalesce(q.failures, 0), {}, CASE WHEN q.paused_until > {now} THEN {} END, {}, \
+            "{}, {}, {}, coalesce(q.failures, 0), {}, {}, {}, {}, \
              CASE WHEN q.failures > 0 THEN q.last_failure END, CASE WHEN q.failures > 0 THEN {} END",
             of("NOT NULL"),
             of("NULL"),
             dialect.seconds_between(OLDEST, now),
             dialect.microseconds("q.failing_since"),
-            dialect.seconds_between(now, "q.paused_until"),
+            resting(dialect.seconds_between(now, "q.paused_until")),
+            resting(dialect.microseconds("q.paused_until")),
             dialect.seconds_between("q.last_success_at", now),
             dialect.seconds_between("q.last_failure_at", now),
         )

@@ -1159,8 +1159,9 @@ fn a_sent_copy_is_tried_for_as_long_as_the_operator_wants_and_then_stays_owed() 
         (case.policy.over_quota_refuses, case.database.first_attempt_age) = (rule, age);
         let result = case.run();
         if owed {
-            assert_eq!(result.unwrap().copies[1].manner, Manner::Owed("asking: the script says so".into()));
-            assert_eq!(case.database.copies[1], (Role::Sender, "owed: asking: the script says so".into()));
+            let reason = format!("{}: asking: the script says so", failure.as_str());
+            assert_eq!(result.unwrap().copies[1].manner, Manner::Owed(reason.clone()));
+            assert_eq!(case.database.copies[1], (Role::Sender, format!("owed: {reason}")));
             assert_eq!(case.outcomes(), [(0, "appended"), (1, "owed")]);
         } else {
             assert!(matches!(result, Err(Refusal::Deferred(Deferral::Mailbox(_)))), "{failure:?} {age:?}");

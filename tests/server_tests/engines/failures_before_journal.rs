@@ -79,7 +79,12 @@ fn an_address_of_a_shared_mailbox_is_left_out_once_the_message_came_for_another_
     assert_eq!((scene.inbox("doug").len(), all(database.as_mut()).len()), (1, 0));
 }
 
-fn failure<'a>(identity: &'a Identity, lock: &'a LockName, recipient: &'a str, outcome: Outcome) -> FailureRecord<'a> {
+pub fn failure<'a>(
+    identity: &'a Identity,
+    lock: &'a LockName,
+    recipient: &'a str,
+    outcome: Outcome,
+) -> FailureRecord<'a> {
     FailureRecord {
         identity,
         recipient,
@@ -95,8 +100,8 @@ fn failure<'a>(identity: &'a Identity, lock: &'a LockName, recipient: &'a str, o
     }
 }
 
-fn down() -> Outcome {
-    Outcome::Deferred(Cause::Mailbox(MailboxFailure::Unreachable), None)
+pub fn down() -> Outcome {
+    Outcome::Deferred(Cause::Mailbox(MailboxFailure::Unreachable), Some("connecting to 10.0.0.7:143: refused".into()))
 }
 
 fn a_row_that_another_session_holds_is_not_waited_for(engine: Engine) {
@@ -177,6 +182,8 @@ fn the_first_failure_of_a_message_and_recipient_has_an_event_if_a_subscription_n
     let [doug, scuba] =
         ["doug@x", "scuba@x"].map(|name| scene.database.count(&format!("{events} AND recipient = '{name}'")));
     assert_eq!((doug, scuba), (1, 1));
+    let named_hosts = "SELECT count(*) FROM outbox WHERE CAST(diff AS char(500)) LIKE '%connecting%'";
+    assert_eq!(scene.database.count(named_hosts), 0, "a subscriber learns no host");
 
     // Without the right to write events the failures are recorded all the same.
     scene.database.execute(&format!("REVOKE INSERT ON outbox FROM {grantee}"));

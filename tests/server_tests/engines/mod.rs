@@ -1,7 +1,7 @@
 //! What PostgreSQL, MySQL and MariaDB do, and what lock, ledger and schema do on them.
 
 mod connection_settings;
-mod failures_before_journal;
+pub mod failures_before_journal;
 mod index_use;
 mod mysql_behaviour;
 mod mysql_connection;

@@ -115,6 +115,34 @@ pub fn hold_to_the_document(bodies: &BTreeSet<String>, thoroughly: &[&str]) -> O
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
+/// The generators that docs/api.md names: each event that the document has as an example is read by their code.
+#[test]
+fn code_that_is_generated_from_the_document_reads_each_event() {
+    const RUN: &str = "
+import json, os, subprocess, sys
+document, folder, bin = *sys.argv[1:], os.path.dirname(sys.executable)
+os.chdir(folder)
+def generate(program, *options):
+    subprocess.run([os.path.join(bin, program), *options], check=True, capture_output=True)
+generate('openapi-python-client', 'generate', '--path', document, '--meta', 'none', '--output-path', 'client')
+generate('datamodel-codegen', '--input', document, '--input-file-type', 'openapi', '--output', 'data_models.py',
+         '--output-model-type', 'pydantic_v2.BaseModel')
+sys.path.insert(0, folder)
+import client.models, data_models
+from client.api.default import change_subscription, list_events
+hook = json.load(open(document))['webhooks']['copy']['post']['requestBody']['content']['application/json']
+for title, example in hook['examples'].items():
+    event = client.models.Notification.from_dict(example['value'])
+    assert event.to_dict()['diff'] == example['value']['diff'], title
+    assert event.data.copy.address == data_models.Notification.model_validate(example['value']).data.copy_.address, title
+    data_models.OfCopy.model_validate(example['value'])
+";
+    let packages = ["openapi-python-client==0.29.1", "datamodel-code-generator==0.89.0"];
+    let (Some(python), folder) = (python_with(&packages), tempfile::tempdir().unwrap()) else { return };
+    let ended = Command::new(python).args(["-c", RUN, DOCUMENT]).arg(folder.path()).output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
 #[test]
 fn all_that_is_sent_is_as_the_document_says() {
     let (mut scene, receiver) = (Scene::with(Engine::Postgres17, &["doug"]), Receiver::start());

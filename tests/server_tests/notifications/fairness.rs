@@ -1,6 +1,7 @@
 //! One receiver's trouble is its own: those that do not answer hold up nobody, one that fails rests, is asked once at a time, and has
 //! everything when it answers again; one that took nothing for too long is notified no more, until somebody says so.
 
+use crate::fixtures::rest_client::Rest;
 use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::{Notifier, PENDING, RETRY, happen, subscribe};
 use crate::notifications::event_schema::hold_to_the_document;
@@ -8,14 +9,17 @@ use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
 use crate::support::receivers::Receivers;
 use crate::support::site_fixture::Scene;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
+use uuid::Uuid;
 
 on_two_engines!(
     a_hundred_receivers_that_do_not_answer_hold_up_nobody,
     a_receiver_that_rests_is_asked_once_and_notified_everything_when_it_answers,
     a_receiver_that_takes_nothing_is_disabled_and_notified_everything_once_it_is_resumed,
+    a_receiver_that_rests_is_sent_what_waits_as_soon_as_somebody_resumes_it,
 );
 
 fn a_hundred_receivers_that_do_not_answer_hold_up_nobody(engine: Engine) {
@@ -102,6 +106,47 @@ fn a_receiver_that_rests_is_asked_once_and_notified_everything_when_it_answers(e
         scene.database.count("SELECT count(*) FROM subscription_queues WHERE failures = 0 AND paused_until IS NULL"),
         1
     );
+}
+
+/// By the API and by the command, after a pause and after it was disabled.
+fn a_receiver_that_rests_is_sent_what_waits_as_soon_as_somebody_resumes_it(engine: Engine) {
+    let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
+    let rest = Rest::start(&mut scene, "");
+    let token = rest.token(&["--name", "crm", "--scope", "subscriptions:write"]);
+    let [paused, disabled] = ["/broken?paused", "/broken?disabled"]
+        .map(|path| subscribe(&mut scene, ("all", ""), &receiver.url(path), &[("owner", "'token:crm'")]));
+    let all: BTreeSet<String> = happen(&mut scene, 3, "message.delivered").into_iter().collect();
+    let notifier = Notifier::start(&mut scene);
+    let minutes = "INTERVAL '30' MINUTE";
+    let now = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
+    let resting = format!(
+        "SELECT count(*) FROM subscription_queues WHERE leased_by IS NULL AND failures > 5 AND paused_until > {now} + {minutes}"
+    );
+    wait_until("both rest", || scene.database.count(&resting) == 2);
+    let show = |id: Uuid| rest.ask(&token, &format!("GET /subscriptions/{id}"), None).good(200);
+    assert!(show(paused)["resting_until"].is_string(), "{}", show(paused));
+    let become_state = |state: &str| {
+        let change = json!({ "state": state });
+        rest.ask(&token, &format!("PATCH /subscriptions/{paused}"), Some(&change)).good(200)
+    };
+    let configuration = scene.path("notifier.toml");
+    let command = |arguments: &[&str]| {
+        let ended = program(&["subscription"]).args(arguments).args(["--config", &configuration]).output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+    };
+    become_state("paused");
+    let id = disabled.to_string();
+    command(&["disable", &id, "--reason", "too slow"]);
+    receiver.release();
+    assert_eq!(become_state("active")["resting_until"], Value::Null);
+    command(&["resume", &id]);
+    wait_until("both have everything", || scene.database.count(PENDING) == 0);
+    for path in ["/broken?paused", "/broken?disabled"] {
+        let taken: BTreeSet<String> = receiver.taken(path).iter().map(|request| request.id().to_owned()).collect();
+        assert_eq!(taken, all, "{path}");
+    }
+    notifier.end();
+    rest.end();
 }
 
 fn a_receiver_that_takes_nothing_is_disabled_and_notified_everything_once_it_is_resumed(engine: Engine) {

@@ -62,6 +62,30 @@ fn a_newcomer_has_a_verified_notification(engine: Engine) {
     assert!(lines.starts_with("verified subscription.verify evt_") && !lines.contains("not ours"), "{lines}");
 }
 
+/// Whatever a stranger sends to the receiver.
+#[test]
+fn what_is_not_signed_is_not_verified_and_raises_nothing() {
+    const RUN: &str = "
+from http.client import HTTPMessage
+def headers(*fields):
+    message = HTTPMessage()
+    for name, value in fields:
+        message[name] = value
+    return message
+secret, now = 'whsec_' + base64.b64encode(bytes(32)).decode(), str(int(time.time()))
+mine = hmac.new(bytes(32), f'evt_1.{now}.'.encode() + b'{}', hashlib.sha256).digest()
+good = [('webhook-id', 'evt_1'), ('webhook-timestamp', now), ('webhook-signature', 'v1,' + base64.b64encode(mine).decode())]
+assert verify(secret, headers(*good), b'{}') is True
+for at, (name, value) in enumerate(good):
+    for wrong in ([], [(name, '')], [(name, 'x')], [(name, 'v1,\\u00fc')], [(name, value + '\\u00b2')]):
+        assert verify(secret, headers(*good[:at], *wrong, *good[at + 1:]), b'{}') is False, (name, wrong)
+assert verify(secret, headers(*good), b'{ }') is False
+";
+    let mut command = Command::new("python3");
+    let ended = command.args(["-c", &format!("{}\n{RUN}", python("def verify("))]).output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
 /// By the Python that the page has for it: what it was not told it reads, once, and what it was told as well is not new.
 #[test]
 fn who_was_away_reads_what_it_missed() {

@@ -1,11 +1,14 @@
 //! Mail in by HTTP: what a provider's webhook brings is on the disk before it is answered, for those that its token is for.
 
+use crate::engines::failures_before_journal::{down, failure};
 use crate::fixtures::rest_client::{Answer, HOOKS, HOST, Rest, exchange};
 use crate::support::database::Engine;
 use crate::support::own_mounts;
 use crate::support::program::{program, wait_until};
 use crate::support::queue_of_tests::{Counts, QueueOfTests};
 use crate::support::site_fixture::{LISA, Scene};
+use maildrop_command::lock::LockName;
+use maildrop_command::message::Identity;
 use maildrop_command::queue::Queue;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -18,6 +21,7 @@ on_two_engines![
     what_is_brought_is_delivered_once_and_to_whom_the_token_is_for,
     only_who_may_speak_for_authors_has_copies_put_in_sent,
     where_the_database_does_not_commit_it_nobody_is_unknown,
+    why_a_submission_waits_is_said_to_all_and_which_host_failed_to_who_sees_all_mail,
 ];
 
 pub fn sections(scene: &Scene, unknown: &str) -> String {
@@ -119,6 +123,34 @@ fn what_is_brought_is_delivered_once_and_to_whom_the_token_is_for(engine: Engine
     rest.end();
     let trace = scene.subcommand(&["trace", taken[0]["id"].as_str().unwrap()]);
     assert!(trace.status.success(), "{trace:?}");
+}
+
+fn why_a_submission_waits_is_said_to_all_and_which_host_failed_to_who_sees_all_mail(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let sections = sections(&scene, "defer");
+    let rest = Rest::start(&mut scene, &sections);
+    let scopes = ["--name", "provider", "--scope", "messages:write", "--scope", "messages:read"];
+    let (limited, wide) = (rest.token(&[&scopes[..], &["--domain", "mail.axial.net"]].concat()), rest.token(&scopes));
+    // A form's decoder makes a space of `+`.
+    for query in ["recipient=doug+x@mail.axial.net", "recipient=doug@mail.axial.net&sender=lisa+x@gmail.com"] {
+        let told = bring(&rest, &limited, query, "Subject: x\n\nx\n").problem(400, "wrong-parameter");
+        assert!(told["errors"][0]["detail"].as_str().unwrap().contains("%2B"), "{told}");
+    }
+    let message = format!("Date: Thu, 26 Nov 2026 03:00:00 +0000\n{}", scene.message("a"));
+    let brought = bring(&rest, &limited, "recipient=doug@mail.axial.net", &message).good(202);
+    let submission = format!("GET /submissions/{}", brought["id"].as_str().unwrap());
+    let is = |token: &str| rest.ask(token, &submission, None).good(200);
+    assert_eq!(is(&limited)["recipients"][0]["reason"], json!(null));
+    let (identity, lock) = (Identity::of(message.as_bytes()), LockName::new(&scene.run, b"1@x"));
+    scene.open_database().record_failures(&[failure(&identity, &lock, "doug@mail.axial.net", down())]).unwrap();
+    let words = "the mailbox store is out of reach";
+    for (token, reason) in
+        [(&limited, words.to_owned()), (&wide, format!("{words}: connecting to 10.0.0.7:143: refused"))]
+    {
+        assert_eq!(is(token)["recipients"][0]["reason"], reason);
+        assert_eq!(rest.ask(token, "GET /failures", None).good(200)["items"][0]["cause"], reason);
+    }
+    rest.end();
 }
 
 fn only_who_may_speak_for_authors_has_copies_put_in_sent(engine: Engine) {
