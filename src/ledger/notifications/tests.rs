@@ -93,12 +93,13 @@ fn a_right_is_missing_where_the_server_says_so_and_a_failure_is_none() {
 #[test]
 fn how_far_behind_one_is_stands_in_columns_of_its_own() {
     let mut server = answering();
-    let columns = "SELECT 'before', 10, 11, 12.5, 13, 14, 15.5, 16.5, 'gone', 17.5";
+    let columns = "SELECT 'before', 10, 11, 12.5, 13, 14, 15.5, 16, 16.5, 'gone', 17.5";
     let rows = server.with(Dialect::Sqlite, Ok(columns)).select("reading", "", &[]).unwrap();
     let (_, progress): (String, Progress) = rows[0].read().unwrap();
     assert_eq!((progress.pending, progress.given_up, progress.behind_s), (10, 11, Some(12.5)));
     assert_eq!((progress.failures, progress.failing_since, progress.rests_s), (13, Some(14), Some(15.5)));
-    assert_eq!((progress.last_success_ago_s, progress.last_failure.as_deref()), (Some(16.5), Some("gone")));
+    assert_eq!((progress.resting_until, progress.last_success_ago_s), (Some(16), Some(16.5)));
+    assert_eq!(progress.last_failure.as_deref(), Some("gone"));
     assert_eq!(progress.last_failure_ago_s, Some(17.5));
 }
 
