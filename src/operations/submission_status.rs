@@ -78,7 +78,7 @@ pub(crate) fn status(
     let copies = copies.filter(|copy| copy.role == Role::Recipient && copy.delivered);
     let mut delivered: Vec<String> = copies.map(|copy| copy.recipient.clone()).collect();
     delivered.extend(submissions::delivered_recipients(database, &submission)?);
-    let failed = failed_deliveries(database, FailuresOf::Message(&submission.identity), MAX_RECIPIENTS as usize)?;
+    let failed = failed_deliveries(database, FailuresOf::Message(&submission.identity), None, MAX_RECIPIENTS as usize)?;
     let of_recipient = |address: &String| {
         let has = |entry: &&Entry| entry.recipients.iter().any(|other| as_stored(other) == *address);
         let waiting = queued.iter().find(has);
