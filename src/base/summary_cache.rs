@@ -55,8 +55,8 @@ impl<T: Clone + Send + 'static> SummaryCache<T> {
         Self(Arc::new(Inner { hold, wait, state, ended: watch::Sender::default() }))
     }
 
-    /// The last summary if it has not expired; otherwise the result of `count`. The count goes on even if nobody waits for its
-    /// result.
+    /// The last summary if it has not expired; otherwise the result of `count`, or the last summary if that takes too long. The
+    /// count goes on even if nobody waits for its result.
     pub(crate) async fn get(
         &self,
         count: impl Future<Output = Result<T, impl Display + 'static>> + Send + 'static,
@@ -70,13 +70,12 @@ impl<T: Clone + Send + 'static> SummaryCache<T> {
             if !std::mem::replace(&mut state.under_way, true) {
                 tokio::spawn(self.clone().count(count));
             }
-            if let Some(counted @ Summary::Counted(_)) = state.no_older_than(STILL_SHOWN) {
-                return counted;
-            }
         }
         // A timeout needs no handling: the state shows whether the count has ended.
         let _ = timeout(self.0.wait, ended.changed()).await;
-        self.state().no_older_than(Duration::ZERO).unwrap_or(Summary::UnderWay)
+        let state = self.state();
+        let old = || state.no_older_than(STILL_SHOWN).filter(|old| matches!(old, Summary::Counted(_)));
+        state.no_older_than(Duration::ZERO).or_else(old).unwrap_or(Summary::UnderWay)
     }
 
     async fn count(self, count: impl Future<Output = Result<T, impl Display + 'static>>) {

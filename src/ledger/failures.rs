@@ -3,16 +3,17 @@
 //! No delivery reads it, and no lock or result depends on it. A row is written if that is possible at once. What was
 //! delivered since is left out when the rows are read: the record of a delivery never touches them.
 
-use super::activity::like;
+use super::activity::{Came, like, outcome_is};
 use super::event::{Diff, EventRecord, EventType};
 use super::message_addresses::AddressPattern;
-use super::{Cause, CopyKey, Database, Outcome, statements};
+use super::{AttemptResult, Cause, CopyKey, Database, Outcome, statements, time_span};
 use crate::base::{hex, timestamp};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Value, columns_of};
 use crate::lock::LockName;
 use crate::message::{Identity, Role};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use uuid::Uuid;
@@ -25,6 +26,9 @@ pub(crate) const RETENTION: Duration = Duration::from_hours(7 * 24);
 
 /// How many unknown recipients get a row in each hour, on all hosts together. The table `unknown_recipients` counts them all.
 const UNKNOWN_RECIPIENTS_PER_HOUR: usize = 1000;
+
+/// How many texts of causes are counted, the most frequent: some name an address or a size.
+const MOST_CAUSES: usize = 1000;
 
 /// Rows of a page of all failures.
 const PAGE: usize = 500;
@@ -206,21 +210,64 @@ pub(crate) fn count(database: &mut dyn Database, since: i64) -> Result<u64, Data
     Ok(database.query_number(doing, &sql, &[Value::Moment(since)])?.unsigned_abs())
 }
 
-/// Calls `see` for each failure since a time, in microseconds since 1970. Some hundred are in memory at a time.
+/// The deliveries that wait for a retry, since they failed before their journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaitingDeliveries {
+    pub(crate) all: u64,
+    /// Those of which an earlier attempt was deferred.
+    pub(crate) with_attempt: u64,
+    /// The most frequent cause ([`Cause::as_str`]), how many have it, and when the first of them failed, in microseconds
+    /// since 1970.
+    pub(crate) cause: &'static str,
+    pub(crate) of_cause: u64,
+    pub(crate) since: i64,
+}
+
+/// The deliveries that wait for a retry and were last tried since a time, in microseconds since 1970. `None` if there are none.
+pub(crate) fn waiting(
+    database: &mut dyn Database,
+    last_tried_since: i64,
+) -> Result<Option<WaitingDeliveries>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT w.cause, count(*), sum(w.tried), {} FROM (SELECT f.cause, f.first_at, CASE WHEN EXISTS (SELECT 1 FROM attempts a \
+         WHERE a.lock_digest = f.lock_digest AND a.identity = f.identity AND a.recipient = f.recipient AND a.started_at >= ? \
+         AND a.role = 'recipient' AND {}) THEN 1 ELSE 0 END AS tried FROM failures f WHERE f.first_at >= ? AND f.last_at >= ? \
+         AND f.cause LIKE 'deferred: %' AND {STILL_FAILED}) w GROUP BY w.cause ORDER BY count(*) DESC LIMIT {MOST_CAUSES}",
+        dialect.microseconds("min(w.first_at)"),
+        outcome_is(Came::Deferred),
+    );
+    let since = Value::Moment(last_tried_since);
+    let first = Value::Moment(last_tried_since.saturating_sub(time_span::microseconds(RETENTION)));
+    let rows: Vec<(Outcome, u64, u64, i64)> =
+        database.query("counting the deliveries that wait", &sql, &[since, first, since])?;
+    let (mut all, mut with_attempt) = (0, 0);
+    let mut causes: BTreeMap<&'static str, (u64, i64)> = BTreeMap::new();
+    for (cause, count, tried, first) in rows {
+        let AttemptResult::Deferred(cause) = AttemptResult::of_copy(Some(&cause)) else { continue };
+        (all, with_attempt) = (all + count, with_attempt + tried);
+        let (of_cause, since) = causes.entry(cause).or_insert((0, first));
+        (*of_cause, *since) = (*of_cause + count, first.min(*since));
+    }
+    let most = causes.into_iter().max_by_key(|(_, (count, _))| *count);
+    Ok(most.map(|(cause, (of_cause, since))| WaitingDeliveries { all, with_attempt, cause, of_cause, since }))
+}
+
+/// Calls `see` for each failure since a time, in microseconds since 1970, also if it is over. Some hundred are in memory at a time.
 pub(crate) fn each_failure(
     database: &mut dyn Database,
     since: i64,
     mut see: impl FnMut(&FailedDelivery),
 ) -> Result<(), DatabaseError> {
-    let mut page = failed_deliveries(database, FailuresOf::Since(since), None, PAGE)?;
+    let mut page = failed_deliveries(database, FailuresOf::Ever(since), None, PAGE)?;
     while let Some(last) = page.last() {
         page.iter().for_each(&mut see);
-        page = failed_deliveries(database, FailuresOf::Since(since), Some(&last.cursor()), PAGE)?;
+        page = failed_deliveries(database, FailuresOf::Ever(since), Some(&last.cursor()), PAGE)?;
     }
     Ok(())
 }
 
-/// A delivery that failed before its journal, and has not been delivered or refused since, as far as the ledger knows.
+/// A delivery that failed before its journal.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedDelivery {
     #[serde(skip)]
@@ -243,6 +290,8 @@ pub struct FailedDelivery {
     pub first_at: i64,
     #[serde(serialize_with = "timestamp::serialize")]
     pub last_at: i64,
+    /// Whether it was delivered or refused since, as far as the ledger knows.
+    pub is_over: bool,
 }
 
 /// The place of a failure among all, the newest first.
@@ -286,6 +335,11 @@ impl FailedDelivery {
     pub fn is_refused(&self) -> bool {
         matches!(self.cause, Outcome::Refused(_))
     }
+
+    /// Whether no row of `addresses` had the recipient.
+    pub(crate) fn is_unknown_recipient(&self) -> bool {
+        self.cause.reason() == Cause::UnknownRecipient.as_str()
+    }
 }
 
 fn as_reason<S: Serializer>(cause: &Outcome, serializer: S) -> Result<S::Ok, S::Error> {
@@ -293,12 +347,13 @@ fn as_reason<S: Serializer>(cause: &Outcome, serializer: S) -> Result<S::Ok, S::
 }
 
 columns_of! { FailedDelivery:
-    identity, lock, recipient, sender, author, subject, message_id, queue_id, host, cause, count, first_at, last_at
+    identity, lock, recipient, sender, author, subject, message_id, queue_id, host, cause, count, first_at, last_at, is_over
 }
 
 /// Which failures are read.
 #[derive(Clone, Copy, Debug)]
 pub enum FailuresOf<'a> {
+    /// Of one message, also those that are over.
     Message(&'a [u8; 32]),
     /// All messages of a Message-ID.
     Lock(&'a LockName),
@@ -310,6 +365,8 @@ pub enum FailuresOf<'a> {
     Piece(&'a str, i64),
     /// All since this time.
     Since(i64),
+    /// All since this time, also those that are over.
+    Ever(i64),
 }
 
 /// Whether a delivery `f` has neither been delivered nor refused since. A copy in its mailbox says so, which may have come for
@@ -350,7 +407,7 @@ pub fn failed_deliveries(
             "f.first_at >= ? AND (lower(f.subject) LIKE ? ESCAPE '!' OR lower(f.author) LIKE ? ESCAPE '!')",
             vec![Value::Moment(since), Value::Text(&pattern), Value::Text(&pattern)],
         ),
-        FailuresOf::Since(since) => ("f.first_at >= ?", vec![Value::Moment(since)]),
+        FailuresOf::Since(since) | FailuresOf::Ever(since) => ("f.first_at >= ?", vec![Value::Moment(since)]),
     };
     let behind;
     if let Some(last) = after {
@@ -360,9 +417,15 @@ pub fn failed_deliveries(
         values.extend([Value::Moment(last.first_at); 2]);
         values.extend([Value::Bytes(last.identity.as_bytes()), Value::Text(&last.recipient)]);
     }
+    let (is_over, condition) = match of {
+        FailuresOf::Message(_) | FailuresOf::Ever(_) => {
+            (format!("CASE WHEN {STILL_FAILED} THEN 0 ELSE 1 END"), condition.to_owned())
+        }
+        _ => ("0".to_owned(), format!("{condition} AND {STILL_FAILED}")),
+    };
     let sql = format!(
-        "SELECT {}, {}, f.recipient, f.sender, f.author, f.subject, f.message_id, f.queue_id, f.host, f.cause, f.count, {}, {} \
-         FROM failures f WHERE {condition} AND {STILL_FAILED} ORDER BY f.first_at DESC, f.identity DESC, f.recipient DESC LIMIT {limit}",
+        "SELECT {}, {}, f.recipient, f.sender, f.author, f.subject, f.message_id, f.queue_id, f.host, f.cause, f.count, {}, {}, {is_over} \
+         FROM failures f WHERE {condition} ORDER BY f.first_at DESC, f.identity DESC, f.recipient DESC LIMIT {limit}",
         dialect.hex("f.identity"),
         dialect.hex("f.lock_digest"),
         dialect.microseconds("f.first_at"),

@@ -2,6 +2,7 @@
 //! ever changed; `prune` deletes the old ones.
 
 use super::Database;
+use super::activity::like;
 use crate::base::log::is_unsafe;
 use crate::base::text_enum::text_enum;
 use crate::base::timestamp;
@@ -146,20 +147,41 @@ fn clean(text: &str, most: usize) -> String {
     text.chars().map(|c| if is_unsafe(c) { '?' } else { c }).take(most).collect()
 }
 
-/// The newest rows, or those before this id.
+/// The row after the beginning `o` of an operation that is about the same: its end, or its next beginning.
+const NEXT_OUTCOME: &str = "(SELECT e.outcome FROM operations e WHERE e.id > o.id AND e.id <= o.id + 1000 \
+     AND e.actor = o.actor AND e.operation = o.operation AND coalesce(e.message_id, '') = coalesce(o.message_id, '') \
+     AND coalesce(e.imap_user, '') = coalesce(o.imap_user, '') AND coalesce(e.mailbox, '') = coalesce(o.mailbox, '') \
+     AND coalesce(e.target, '') = coalesce(o.target, '') ORDER BY e.id LIMIT 1)";
+
+/// The newest rows, or those before this id, with this part in the actor, the object or the message's id or mailbox user. A
+/// beginning whose end is recorded is left out.
 ///
 /// # Errors
 /// If they cannot be read.
-pub fn read(database: &mut dyn Database, before: Option<i64>, limit: usize) -> Result<Vec<Logged>, DatabaseError> {
+pub fn read(
+    database: &mut dyn Database,
+    before: Option<i64>,
+    part: &str,
+    limit: usize,
+) -> Result<Vec<Logged>, DatabaseError> {
     let dialect = database.dialect();
+    let columns = ["actor", "target", "message_id", "imap_user"];
+    let matches = match part.trim() {
+        "" => "1 = 1".to_owned(),
+        _ => columns.map(|column| format!("lower(o.{column}) LIKE ? ESCAPE '!'")).join(" OR "),
+    };
     let sql = format!(
-        "SELECT id, {}, actor, interface, role, host, operation, NULLIF({}, ''), message_id, imap_user, mailbox, target, outcome \
-         FROM operations WHERE id < ? ORDER BY id DESC LIMIT {limit}",
-        dialect.microseconds("created_at"),
+        "SELECT o.id, {}, o.actor, o.interface, o.role, o.host, o.operation, NULLIF({}, ''), o.message_id, o.imap_user, \
+         o.mailbox, o.target, o.outcome FROM operations o WHERE o.id < ? AND ({matches}) \
+         AND (o.outcome <> '' OR coalesce({NEXT_OUTCOME}, '') = '') ORDER BY o.id DESC LIMIT {limit}",
+        dialect.microseconds("o.created_at"),
         // SQLite's hex() of NULL is an empty text.
-        dialect.hex("identity"),
+        dialect.hex("o.identity"),
     );
-    database.query("reading the operations log", &sql, &[Value::Integer(before.unwrap_or(i64::MAX))])
+    let pattern = like(part.trim());
+    let mut values = vec![Value::Integer(before.unwrap_or(i64::MAX))];
+    values.extend(columns.iter().filter(|_| !part.trim().is_empty()).map(|_| Value::Text(&pattern)));
+    database.query("reading the operations log", &sql, &values)
 }
 
 #[cfg(test)]
@@ -187,7 +209,7 @@ mod tests {
             write(&mut database, ANNA, Operation::LookedAtContent, affected, "shown").unwrap();
         }
         let ids = |rows: &[Logged]| rows.iter().map(|row| row.message_id.clone().unwrap()).collect::<Vec<_>>();
-        let newest = read(&mut database, None, 2).unwrap();
+        let newest = read(&mut database, None, "", 2).unwrap();
         assert_eq!(ids(&newest), ["<4@x>", "<3@x>"]);
         let first = &newest[0];
         assert!(first.created_at > 0);
@@ -197,8 +219,34 @@ mod tests {
         );
         assert_eq!((first.operation.as_str(), first.outcome.as_str()), ("looked at content", "shown"));
         assert_eq!(first.identity, Some("07".repeat(32)));
-        let rest = read(&mut database, Some(newest[1].id), 10).unwrap();
+        let rest = read(&mut database, Some(newest[1].id), "", 10).unwrap();
         assert_eq!(ids(&rest), ["<2@x>", "<1@x>", "<0@x>"]);
+    }
+
+    #[test]
+    fn an_operation_is_one_row_once_its_end_is_recorded_and_is_found_by_a_part_of_its_object() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut database = ledger(directory.path());
+        let mut log = |object, outcome| {
+            let affected = Affected { message_id: Some("<1@x>"), object: Some(object), ..Affected::default() };
+            write(&mut database, ANNA, Operation::Restored, affected, outcome).unwrap();
+        };
+        // The first one of doug was cut short.
+        for (object, outcome) in
+            [("doug@x", ""), ("doug@x", ""), ("100%@x", ""), ("doug@x", "delivered"), ("scuba@x", "")]
+        {
+            log(object, outcome);
+        }
+        let mut found = |part: &str| {
+            let rows = read(&mut database, None, part, 10).unwrap();
+            rows.into_iter().map(|row| (row.target.unwrap(), row.outcome)).collect::<Vec<_>>()
+        };
+        let row = |target: &str, outcome: &str| (target.to_owned(), outcome.to_owned());
+        let doug = [row("doug@x", "delivered"), row("doug@x", "")];
+        assert_eq!(found(" DOUG "), doug);
+        assert_eq!((found("ann").len(), found("<1@").len(), found("boris").len()), (4, 4, 0));
+        assert_eq!(found("0%@"), [row("100%@x", "")]);
+        assert_eq!(found(""), [row("scuba@x", ""), doug[0].clone(), row("100%@x", ""), doug[1].clone()]);
     }
 
     #[test]
@@ -209,7 +257,7 @@ mod tests {
         let affected = Affected { message_id: Some(&id), mailbox: Some("In\nbox"), ..Affected::default() };
         let bounced = "line one\nline two";
         write(&mut database, Actor { role: None, ..ANNA }, Operation::Restored, affected, bounced).unwrap();
-        let rows = read(&mut database, None, 10).unwrap();
+        let rows = read(&mut database, None, "", 10).unwrap();
         assert_eq!(rows[0].message_id.as_deref().unwrap().chars().count(), LONG);
         assert_eq!((rows[0].mailbox.as_deref(), rows[0].outcome.as_str()), (Some("In?box"), "line one?line two"));
         assert_eq!((rows[0].role.as_deref(), rows[0].identity.as_deref(), rows[0].user.as_deref()), (None, None, None));

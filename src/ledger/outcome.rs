@@ -113,6 +113,15 @@ impl Outcome {
         reason.map_or_else(|| text.clone(), ToOwned::to_owned)
     }
 
+    /// The outcome without the text of a server or the system.
+    #[must_use]
+    pub(crate) fn without_detail(&self) -> Self {
+        match self {
+            Self::Deferred(cause, _) => Self::Deferred(cause.clone(), None),
+            other => other.clone(),
+        }
+    }
+
     /// Parses a text from the ledger.
     #[must_use]
     pub fn from_text(text: &str) -> Self {

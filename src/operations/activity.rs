@@ -3,8 +3,8 @@
 use super::search;
 pub(crate) use super::search::TakenAs;
 use crate::database::DatabaseError;
-use crate::ledger::activity::{self, By, Counted, FoundTried, Wanted};
-use crate::ledger::failures::{self, FailureCursor, FailuresOf, failed_deliveries};
+use crate::ledger::activity::{self, By, Came, Counted, FoundTried, Wanted};
+use crate::ledger::failures::{self, FailureCursor, FailuresOf, RETENTION, WaitingDeliveries, failed_deliveries};
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::AtAGlance;
 use crate::ledger::{Database, FailedDelivery, statistics, time_span};
@@ -30,8 +30,10 @@ pub(crate) struct Figures {
     /// Recipients' copies within the last hour.
     pub(crate) delivered: u64,
     pub(crate) refused: u64,
-    /// Recipients' deferred copies that are still retried.
+    /// Recipients' deferred copies that are still retried, those that wait included.
     pub(crate) deferred: u64,
+    /// The deliveries that failed before their journal, and are still retried.
+    pub(crate) waiting: Option<WaitingDeliveries>,
     /// Sent copies that are owed.
     pub(crate) owed: u64,
     /// Deliveries that first failed before their journal within the last day, and were not delivered since.
@@ -51,7 +53,9 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Figures, DatabaseEr
     let failed = failures::count(database, before(FAILED_WITHIN))?;
     let shown = overview::at_a_glance(database, before(GIVEN_UP))?;
     let Counted { delivered, refused, deferred } = counted;
-    Ok(Figures { delivered, refused, deferred, owed, failed, shown, at: now })
+    let waiting = failures::waiting(database, before(STILL_TRIED))?;
+    let deferred = deferred + waiting.map_or(0, |waiting| waiting.all - waiting.with_attempt);
+    Ok(Figures { delivered, refused, deferred, waiting, owed, failed, shown, at: now })
 }
 
 /// The attempts that match `wanted` and the text `what`, at most `limit`, and the meaning that was given to the text
@@ -117,14 +121,19 @@ pub(crate) fn search_failed(
     after: Option<FailureCursor>,
     limit: usize,
 ) -> Result<FailuresPage, DatabaseError> {
-    let Wanted { since, until, host, user, role, .. } = wanted;
-    if user.is_some() || *role == Some(Role::Sender) {
+    let Wanted { since, until, host, user, role, came, .. } = wanted;
+    let never = matches!(came, Some(Came::Delivered | Came::Unended));
+    if user.is_some() || *role == Some(Role::Sender) || never {
         return Ok(FailuresPage::default());
     }
     let after = after.or_else(|| until.map(FailureCursor::before));
-    let mut failures = failed_by_text(site, database, what.trim(), *since, after.as_ref(), limit)?;
+    // What was deferred in that time may have been tried long before, too.
+    let is_deferred = *came == Some(Came::Deferred);
+    let first = if is_deferred { since.saturating_sub(time_span::microseconds(RETENTION)) } else { *since };
+    let mut failures = failed_by_text(site, database, what.trim(), first, after.as_ref(), limit)?;
     let next = failures.last().filter(|_| failures.len() >= limit).map(FailedDelivery::cursor);
     failures.retain(|failure| host.as_ref().is_none_or(|host| *host == failure.host));
+    failures.retain(|failure| came.is_none() || failure.is_refused() != is_deferred && failure.last_at >= *since);
     Ok(FailuresPage { failures, next })
 }
 

@@ -2,6 +2,7 @@
 
 use super::control::{LastEnd, Process, Task};
 use crate::base::timestamp::{read_exact, span, time_text as moment_text};
+use serde_json::Value;
 use std::time::Duration;
 
 impl Process {
@@ -81,6 +82,13 @@ const FIGURES: [(&str, &str, &str); 12] = [
 pub fn figure_label(name: &str) -> (String, &'static str) {
     let known = FIGURES.iter().find(|(known, ..)| *known == name);
     known.map_or_else(|| (name.replace('_', " "), ""), |(_, label, meaning)| ((*label).to_owned(), meaning))
+}
+
+/// The figures of the front, those that belong together next to each other.
+pub fn figures_in_order(front: &Value) -> Vec<(&String, &Value)> {
+    let mut figures: Vec<(&String, &Value)> = front.as_object().into_iter().flatten().collect();
+    figures.sort_by_key(|(name, _)| FIGURES.iter().position(|(known, ..)| known == name).unwrap_or(FIGURES.len()));
+    figures
 }
 
 /// A timestamp in the format of all commands.

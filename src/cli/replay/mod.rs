@@ -50,7 +50,8 @@ pub(crate) struct Arguments {
     /// How files are written [default: the beginning of each file tells; those of a Maildir are messages]
     #[arg(long, value_name = "FORM", value_enum)]
     format: Option<Form>,
-    /// Deliveries that the ledger knows of messages with this Message-ID; may be given several times
+    /// Deliveries that the ledger knows of messages with this Message-ID; may be given several times. With --restore, only their
+    /// copies
     #[arg(long, value_name = "ID", conflicts_with_all = FOR_FILES)]
     message_id: Vec<String>,
     /// Deliveries that the ledger has seen tried since: 2d or 90m (ago), 2026-11-20 (where that day begins in UTC),
@@ -66,7 +67,7 @@ pub(crate) struct Arguments {
     owed: bool,
     /// Show what the ledger has delivered since --since and a mailbox has lost, since it came back from an old backup or was
     /// recreated, and with --yes deliver it again
-    #[arg(long, requires = "since", conflicts_with_all = ["sources", "message_id", "failed", "owed", "dry_run"],
+    #[arg(long, requires = "since", conflicts_with_all = ["sources", "failed", "owed", "dry_run"],
         conflicts_with_all = FOR_MESSAGES)]
     restore: bool,
     /// For --owed and --restore: only this user's mailboxes, or one of them: scuba, scuba/Sent

@@ -52,8 +52,10 @@ pub(super) fn restore(arguments: &Arguments, site: &Site) -> Ended {
         complain(&format!("{mailbox} of {user} could not be looked at: {error}"));
     }
     // A copy that its owner has deleted must not come back when a person restores what another mailbox has lost.
-    let gone = losses.gone.len();
-    let wanted = losses.gone.into_iter().filter(|(_, gone)| arguments.deleted || gone.is_loss());
+    let is_meant = |id: &String| arguments.message_id.is_empty() || arguments.message_id.contains(id);
+    let meant: Vec<_> = losses.gone.into_iter().filter(|(copy, _)| is_meant(&copy.message_id)).collect();
+    let gone = meant.len();
+    let wanted = meant.into_iter().filter(|(_, gone)| arguments.deleted || gone.is_loss());
     let copies: Vec<RecordedCopy> = wanted.map(|(copy, _)| copy).collect();
     let seen = if losses.unseen.is_empty() { ExitCode::Ok } else { ExitCode::TempFail };
     if arguments.yes {

@@ -4,7 +4,7 @@ use super::{DEGRADED, Ended, NOT_RUNNING, ServiceOptions, fail, not_asked};
 use crate::cli::{json, or_dash, print, say, table};
 use crate::protocol::control::{Command, Process, State, Status, Task};
 use crate::protocol::control_client::{ControlError, SHORT, ask};
-use crate::protocol::status_text::{age, figure_label};
+use crate::protocol::status_text::{age, figure_label, figures_in_order};
 use clap::Args;
 use sysexits::ExitCode;
 
@@ -43,9 +43,7 @@ pub(super) fn text(status: &Status) -> String {
     if !http.is_empty() {
         lines.push(format!("metrics and health: {}", http.join(", ")));
     }
-    if let Some(front) = front.as_object() {
-        lines.extend(front.iter().map(|(what, value)| format!("{}: {value}", figure_label(what).0)));
-    }
+    lines.extend(figures_in_order(front).into_iter().map(|(what, value)| format!("{}: {value}", figure_label(what).0)));
     lines.extend(timer.iter().map(Task::to_text));
     let header = ["PROCESS", "PID", "STATE", "FOR", "RESTARTS", "THE LAST ONE"];
     lines.push(table(header, processes.iter().map(row)));

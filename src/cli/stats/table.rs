@@ -53,8 +53,8 @@ pub(super) fn text(counted: &Statistics) -> String {
     if !failures.is_empty() {
         let rows = failures
             .iter()
-            .map(|failure| [failure.cause.to_owned(), failure.deliveries.to_string(), failure.tries.to_string()]);
-        parts.push(table(["failed before delivery, and not delivered since", "deliveries", "tries"], rows));
+            .map(|one| [one.cause.to_owned(), one.deliveries.to_string(), one.tries.to_string(), one.over.to_string()]);
+        parts.push(table(["failed before delivery", "not delivered", "tries", "delivered since"], rows));
     }
     if !copies.is_empty() {
         let rows = copies.iter().map(|(what, number)| [(*what).to_owned(), number.to_string()]);

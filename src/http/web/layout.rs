@@ -3,9 +3,9 @@
 use super::assets;
 use crate::base::log::is_unsafe;
 pub(super) use crate::base::timestamp::milliseconds;
-use crate::base::timestamp::{exact, time_text};
-use crate::ledger::AttemptResult;
+use crate::base::timestamp::{exact, since, time_text};
 use crate::ledger::web_sessions::{WebRole, WebSession};
+use crate::ledger::{AttemptResult, Outcome};
 use crate::message::Role;
 use axum::response::Html;
 use maud::{DOCTYPE, Markup, Render, html};
@@ -59,6 +59,7 @@ pub(super) fn page(title: &str, screen: Option<Screen>, viewer: Option<&WebSessi
             }
             body {
                 a .skip href="#main" { "To the content" }
+                @if screen == Some(Screen::Activity) { a .skip href="#results" { "To the results" } }
                 header {
                     a .brand href="/" { "maildrop" }
                     @if let Some(viewer) = viewer {
@@ -127,6 +128,20 @@ pub(super) fn visible(text: &str) -> String {
 pub(super) fn moment(microseconds: i64) -> Markup {
     let utc = time_text(microseconds);
     html! { time datetime=(exact(microseconds)) title=(utc) { (utc) } }
+}
+
+/// A text of ours, in which each moment that [`time_text`] has written is shown as [`moment`] shows it.
+pub(super) fn with_moments(text: &str) -> Markup {
+    const LENGTH: usize = "2026-11-20 03:00:00Z".len();
+    let split = |piece: &str| {
+        let (before, time) = piece.split_at_checked(piece.len().checked_sub(LENGTH)?)?;
+        Some((before.to_owned(), since(time).ok().filter(|_| time.ends_with('Z'))?))
+    };
+    html! {
+        @for piece in text.split_inclusive('Z') {
+            @match split(piece) { Some((before, at)) => { (before) (moment(at)) } None => (piece) }
+        }
+    }
 }
 
 /// `1,204`.
@@ -227,6 +242,17 @@ pub(super) fn state(class: &str, words: &str) -> Markup {
     }
 }
 
+/// The outcome of a try, with the text of the server or the system folded.
+pub(super) fn folded(outcome: &Outcome) -> Markup {
+    let words = state(class(AttemptResult::of_copy(Some(outcome))), &outcome.without_detail().to_string());
+    html! {
+        @match outcome {
+            Outcome::Deferred(_, Some(detail)) => details { summary { (words) } (detail) },
+            _ => (words),
+        }
+    }
+}
+
 /// One sentence on each of these words, unfolded on request.
 pub(super) fn help(words: &[(&str, &str)]) -> Markup {
     html! {
@@ -261,6 +287,16 @@ mod tests {
     fn figures_are_for_people() {
         assert_eq!([0, 999, 1204, 1_000_000].map(number), ["0", "999", "1,204", "1,000,000"]);
         assert_eq!([0.25, 28.4, 4200.0, 240_000.0].map(milliseconds), ["0.2 ms", "28 ms", "4.2 s", "4m"]);
+    }
+
+    #[test]
+    fn moments_in_a_text_are_shown_as_all_others() {
+        let text = "next at 2026-11-20 03:00:00Z; Zoë, of 1Z";
+        let shown = format!("next at {}; Zoë, of 1Z", moment(since("2026-11-20T03:00:00Z").unwrap()).0);
+        assert_eq!(with_moments(text).0, shown);
+        for text in ["", "2d", "Z", "ein <b> vor 12 Tagen um 1Z"] {
+            assert_eq!(with_moments(text).0, text.replace('<', "&lt;").replace('>', "&gt;"));
+        }
     }
 
     #[test]

@@ -46,30 +46,29 @@ pub(super) async fn show(
         (None, Some(failure)) => not_blank(failure.subject.as_deref()).unwrap_or("(no subject)").to_owned(),
         (None, None) => format!("Message {}", message.trace.message_id),
     };
-    let again = (viewer.role >= Screen::Again.least()).then(|| redelivery(&page, &message));
-    let main = html! { (main(now, &message, &viewer)) @if let Some(again) = &again { (again) } };
+    let again = (viewer.role >= Screen::Again.least()).then(|| Redelivery::of(&message));
+    let delivers = page.site.opens_mailboxes() && again.as_ref().is_some_and(Redelivery::delivers_missing);
+    let main = html! {
+        (main(now, &message, &viewer, delivers))
+        @if let Some(Redelivery { missing, delivered, commands }) = again {
+            (redeliver::of_message(&page, &[missing, delivered].concat(), &commands))
+        }
+    };
     Ok(layout::page(&title, None, Some(&viewer), &main).into_response())
 }
 
-fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
+/// `delivers`: whether a copy that is missing can be delivered here.
+fn main(now: i64, message: &TracedMessage, viewer: &WebSession, delivers: bool) -> Markup {
     let TracedMessage { state, verdict, recipients, trace } = message;
     let rows = recipients.iter().map(|one| {
         let deferred = if one.state == RecipientState::Deferred { "deferred: " } else { "" };
-        let state = html! { span class=(class_of(one.state)) { (deferred) (one.summary) } };
+        let state = html! { span class=(class_of(one.state)) { (deferred) (layout::with_moments(&one.summary)) } };
         [one.recipient.render(), state, one.attempts.render()]
     });
     html! {
-        p class={ "verdict " (class_of(*state)) } { (verdict) }
-        @let tried = trace.attempts.iter().map(|attempt| attempt.began_at);
-        @if let (RecipientState::Deferred, Some(last)) = (state, tried.chain(trace.failures.iter().map(|it| it.last_at)).max()) {
-            p {
-                "Last tried " (moment(last)) ". The message waits, usually in Postfix's queue, and is tried again from there. "
-                "Its sender need not send it again."
-                @if viewer.role >= Screen::Again.least() && !trace.attempts.is_empty() {
-                    " Once the cause is fixed, you can " a href="#again" { "deliver it at once" } "."
-                }
-            }
-        }
+        p class={ "verdict " (class_of(*state)) } { (layout::with_moments(verdict)) }
+        (what_follows(message, delivers))
+        p .hint { "As of " (moment(now)) ". Reload the page for what has happened since." }
         @if let Some(holder) = &trace.lock.holder { p { "Its lock is held by " (holder.to_string()) ". " a href="/locks" { "Locks" } } }
         h2 { "Message" }
         (facts(trace))
@@ -82,7 +81,7 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
         }
         h2 { "Copies" }
         @if trace.copies.iter().any(|copy| copy.delivered) && viewer.role >= Screen::Again.least() {
-            p { "Is a copy still in its mailbox? " a href="#again" { "Check it" } "." }
+            p { "Is a copy still in its mailbox? “" a href="#again" { "Deliver again" } "” says how to check it." }
         }
         @if trace.copies.is_empty() {
             p { "No mailbox has a copy yet." }
@@ -101,42 +100,84 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
     }
 }
 
-/// The copies that can be redelivered: the missing ones first.
-fn redelivery(page: &Page, message: &TracedMessage) -> Markup {
-    let TracedMessage { recipients, trace, .. } = message;
-    let (mut missing, mut there, mut commands) = (Vec::new(), Vec::new(), Vec::new());
-    for one in recipients.iter().filter(|one| matches!(one.state, RecipientState::Deferred | RecipientState::Refused)) {
-        let tried = trace.attempts.iter().rev().filter(|attempt| attempt.recipient == one.recipient);
-        let copy = tried.flat_map(|attempt| &attempt.copies).find(|copy| copy.role == Role::Recipient);
-        if let Some(TriedCopy { key, user, mailbox, .. }) = copy {
-            let printed = format!("deliver it to {mailbox} of {user}, for {}: {}", one.recipient, one.summary);
-            missing
-                .push((RedeliveryRequest { kind: RedeliveryKind::Deliver, copy: CopyKey::from_bytes(*key) }, printed));
-            let (id, recipient) = (shell_word(&trace.message_id), shell_word(&one.recipient));
-            commands.push(format!("--message-id {id} --failed --recipient {recipient}"));
+/// What becomes of the recipients that have no copy yet, and what a person can do.
+fn what_follows(TracedMessage { recipients, trace, .. }: &TracedMessage, delivers: bool) -> Markup {
+    let unknown: Vec<&FailedDelivery> =
+        trace.failures.iter().filter(|failure| !failure.is_over && failure.is_unknown_recipient()).collect();
+    let waits = recipients.iter().filter(|one| {
+        one.state == RecipientState::Deferred && unknown.iter().all(|failure| failure.recipient != one.recipient)
+    });
+    html! {
+        @if let Some(last) = waits.filter_map(|one| one.last_at).max() {
+            p {
+                "Last tried " (moment(last)) ". The message waits, usually in Postfix's queue, and is tried again from there. "
+                "Its sender need not send it again. Once the cause is fixed, " code { "postqueue -f" } " on the mail server tries it at once."
+                @if delivers { " You can also " a href="#again" { "deliver a missing copy" } " here." }
+            }
+        }
+        @for failure in unknown {
+            p {
+                "The address " b { (failure.recipient) } " is unknown, and " code { "routing.unknown_recipient" }
+                @if failure.is_refused() {
+                    " rejects such mail: Postfix has returned it to its sender. Add or correct the address, and ask for the message again."
+                } @else {
+                    " defers such mail. Add or correct the address. Otherwise Postfix returns the message to its sender."
+                }
+            }
         }
     }
-    for copy in &trace.copies {
-        let key = CopyKey::from_bytes(copy.key);
-        let place = format!("{} of {}, for {}", copy.mailbox, copy.user, copy.recipient);
-        let mailbox = shell_word(&format!("{}/{}", copy.user, copy.mailbox));
-        if copy.delivered {
-            there.push((
-                RedeliveryRequest { kind: RedeliveryKind::Restore, copy: key },
-                format!("check whether it is still in {place}, and restore it if it is not"),
-            ));
-            let since = shell_word(&exact(copy.delivered_at.unwrap_or(copy.updated_at)));
-            commands.push(format!("--restore --since {since} --mailbox {mailbox}"));
-        } else {
-            missing.push((
-                RedeliveryRequest { kind: RedeliveryKind::Finish, copy: key },
-                format!("deliver the copy that is owed to {place}"),
-            ));
-            commands.push(format!("--owed --mailbox {mailbox}"));
-        }
+}
+
+/// The copies that can be redelivered, and the commands for the same.
+struct Redelivery {
+    missing: Vec<(RedeliveryRequest, String)>,
+    delivered: Vec<(RedeliveryRequest, String)>,
+    commands: Vec<String>,
+}
+
+impl Redelivery {
+    /// Whether it has a recipient's copy that is missing.
+    fn delivers_missing(&self) -> bool {
+        self.missing.iter().any(|(request, _)| request.kind == RedeliveryKind::Deliver)
     }
-    missing.extend(there);
-    redeliver::of_message(page, &missing, &commands)
+
+    fn of(TracedMessage { recipients, trace, .. }: &TracedMessage) -> Self {
+        let (mut missing, mut delivered, mut commands) = (Vec::new(), Vec::new(), Vec::new());
+        let id = shell_word(&trace.message_id);
+        for one in
+            recipients.iter().filter(|one| matches!(one.state, RecipientState::Deferred | RecipientState::Refused))
+        {
+            let copies = trace.attempts.iter().rev().flat_map(|attempt| &attempt.copies);
+            let copy = copies.into_iter().find(|copy| copy.role == Role::Recipient && copy.recipient == one.recipient);
+            if let Some(TriedCopy { key, user, mailbox, .. }) = copy {
+                let printed = format!("deliver it to {mailbox} of {user}, for {}: {}", one.recipient, one.summary);
+                let request = RedeliveryRequest { kind: RedeliveryKind::Deliver, copy: CopyKey::from_bytes(*key) };
+                missing.push((request, printed));
+                commands.push(format!("--message-id {id} --failed --recipient {}", shell_word(&one.recipient)));
+            }
+        }
+        for copy in &trace.copies {
+            let key = CopyKey::from_bytes(copy.key);
+            let place = format!("{} of {}, for {}", copy.mailbox, copy.user, copy.recipient);
+            let mailbox = shell_word(&format!("{}/{}", copy.user, copy.mailbox));
+            if copy.delivered {
+                delivered.push((
+                    RedeliveryRequest { kind: RedeliveryKind::Restore, copy: key },
+                    format!("check whether it is still in {place}, and restore it if it is not"),
+                ));
+                let since = shell_word(&exact(copy.delivered_at.unwrap_or(copy.updated_at)));
+                commands
+                    .push(format!("--restore --since {since} --mailbox {mailbox} --message-id {id} --deleted --yes"));
+            } else {
+                missing.push((
+                    RedeliveryRequest { kind: RedeliveryKind::Finish, copy: key },
+                    format!("deliver the copy that is owed to {place}"),
+                ));
+                commands.push(format!("--owed --mailbox {mailbox}"));
+            }
+        }
+        Self { missing, delivered, commands }
+    }
 }
 
 fn class_of(state: RecipientState) -> &'static str {
@@ -156,12 +197,14 @@ fn facts(trace: &MessageTrace) -> Markup {
                 dt { "To" } dd { bdi { (message.to.as_deref().unwrap_or("–")) } }
                 dt { "Envelope sender" } dd { @if message.sender.is_empty() { "<> (the null sender)" } @else { (message.sender) } }
                 dt { "Size" } dd { (number(message.size)) " bytes" }
+                (first_tried(&trace.failures))
                 dt { "First recorded" } dd { (moment(message.recorded_at)) }
             } @else if let Some(failure) = trace.failures.first() {
                 dt { "From" } dd { bdi { (failure.author.as_deref().unwrap_or("–")) } }
                 dt { "Envelope sender" } dd {
                     @match failure.sender.as_deref() { None => "–", Some("") => "<> (the null sender)", Some(sender) => (sender) }
                 }
+                (first_tried(&trace.failures))
                 dt { "Recorded" } dd { "no: no copy of it was delivered yet" }
             } @else {
                 dt { "Recorded" } dd { "no: no copy is delivered yet, so author and subject are not recorded" }
@@ -170,17 +213,29 @@ fn facts(trace: &MessageTrace) -> Markup {
     }
 }
 
+/// Since when it was tried in vain, as far as these say.
+fn first_tried(failures: &[FailedDelivery]) -> Markup {
+    let Some(first) = failures.iter().min_by_key(|failure| failure.first_at) else { return html! {} };
+    let count = failures.iter().map(|failure| failure.count).max().unwrap_or_default();
+    html! {
+        dt { "First tried" }
+        dd {
+            (moment(first.first_at)) ", failed " (number(count)) @if count == 1 { " time" } @else { " times" }
+            " before delivery: " (first.cause.without_detail().reason())
+        }
+    }
+}
+
 const FAILURES: [Column; 6] =
     [("Recipient", ""), ("Tries", "n"), ("First", "t"), ("Last", "t"), ("Last cause", ""), ("Host", "")];
 
 fn failure_row(failure: &FailedDelivery) -> [Markup; 6] {
-    let class = if failure.is_refused() { "bad" } else { "wait" };
     [
-        failure.recipient.render(),
+        html! { (failure.recipient) @if failure.is_over { div .hint { "delivered or refused since" } } },
         tries(failure.count).render(),
         moment(failure.first_at),
         moment(failure.last_at),
-        html! { span class=(class) { (in_words(Some(&failure.cause))) } },
+        layout::folded(&failure.cause),
         html! { (failure.host) @if let Some(queue_id) = &failure.queue_id { ", queue id " code { (queue_id) } } },
     ]
 }
@@ -223,7 +278,7 @@ fn step(now: i64, attempt: &TracedAttempt, message: Option<&RecordedMessage>) ->
         p {
             (moment(attempt.began_at)) " " b { (attempt.host) } ", process " (attempt.pid)
             @if let Some(queue_id) = &attempt.queue_id { ", queue id " code { (queue_id) } }
-            ", for " (attempt.recipient)
+            ", for " (recipients_of(attempt))
             @if let Some(sender) = attempt.another_sender(message) { ", envelope sender <" (sender) ">" }
             @if attempt.holds_the_lock { " " span .wait { "holds the lock now" } }
         }
@@ -247,6 +302,13 @@ fn step(now: i64, attempt: &TracedAttempt, message: Option<&RecordedMessage>) ->
             (stages(attempt, all))
         }
     }
+}
+
+/// The envelope recipients of an attempt.
+fn recipients_of(attempt: &TracedAttempt) -> String {
+    let mut all: Vec<&str> = attempt.copies.iter().map(|copy| copy.recipient.as_str()).collect();
+    all.dedup();
+    all.join(", ")
 }
 
 /// How long an attempt waited for the lock and held it, as the time line shows it.

@@ -2,7 +2,7 @@
 
 use super::layout::{self, Column, Screen, moment, table};
 use super::list_file::{self, FileQuery};
-use super::{Answered, Page};
+use super::{Answered, Page, failed};
 use crate::base::hex;
 use crate::ledger::Database;
 use crate::ledger::message_search::subjects;
@@ -15,9 +15,13 @@ use axum::response::IntoResponse;
 use maud::{Markup, Render, html};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use url::form_urlencoded;
 
 /// How many rows one page has.
 const ROWS: usize = 50;
+/// How long a search may read the log: no index has its texts.
+const PATIENCE: Duration = Duration::from_secs(25);
 
 /// The user of the web UI as the operations log records it.
 pub(super) fn actor<'a>(site: &'a Site, viewer: &'a WebSession) -> Actor<'a> {
@@ -25,28 +29,41 @@ pub(super) fn actor<'a>(site: &'a Site, viewer: &'a WebSession) -> Actor<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct PageQuery {
+pub(super) struct LogQuery {
     before: Option<i64>,
+    #[serde(default)]
+    q: String,
+}
+
+impl LogQuery {
+    /// The URL of the same search; with `before`, of its rows before that one.
+    fn path(&self, before: Option<i64>) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.extend_pairs([("q", self.q.trim())].into_iter().filter(|(_, text)| !text.is_empty()));
+        query.extend_pairs(before.map(|before| ("before", before.to_string())));
+        format!("/log?{}", query.finish()).trim_end_matches('?').to_owned()
+    }
 }
 
 pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
-    Query(PageQuery { before }): Query<PageQuery>,
+    Query(asked): Query<LogQuery>,
     Query(file): Query<FileQuery>,
 ) -> Answered {
-    let limit = file.limit(ROWS);
+    let (limit, before, part) = (file.limit(ROWS), asked.before, asked.q.clone());
     let read = move |database: &mut dyn Database| {
-        let rows = operations_log::read(database, before, limit + 1)?;
+        let rows = operations_log::read(database, before, &part, limit + 1)?;
         let identities: Vec<[u8; 32]> = rows.iter().filter_map(identity).collect();
         Ok((subjects(database, "identity", &identities)?, rows))
     };
-    let (subjects, rows) = page.ask(&viewer, read).await?;
+    let found = page.blocking.query_long(PATIENCE, read).await;
+    let (subjects, rows) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     if let Some(format) = file.format {
         let more = rows.len() > limit;
         return Ok(list_file::send((&page, &viewer), format, "operations", FILE, rows, more));
     }
-    let main = main(&rows, &subjects, before);
+    let main = main(&rows, &subjects, &asked);
     Ok(layout::page("Operations", Some(Screen::Operations), Some(&viewer), &main).into_response())
 }
 
@@ -60,22 +77,29 @@ fn identity(one: &Logged) -> Option<[u8; 32]> {
     hex::decode(one.identity.as_deref()?)?.try_into().ok()
 }
 
-fn main(rows: &[Logged], subjects: &BTreeMap<[u8; 32], String>, before: Option<i64>) -> Markup {
-    let later = before.is_some();
+fn main(rows: &[Logged], subjects: &BTreeMap<[u8; 32], String>, asked: &LogQuery) -> Markup {
+    let later = asked.before.is_some();
     let shown = rows.get(..ROWS).unwrap_or(rows);
     html! {
         p { "What people did here, on the command line and by the API: content that they read, redeliveries, changes of subscriptions, ended logins. Visits of other pages are not recorded." }
+        form .search role="search" method="get" action="/log" {
+            label .wide for="q" {
+                "Search: a part of a user's name, a Message-ID, a mailbox's user or another object"
+                input #q name="q" type="search" value=(asked.q) autocapitalize="none" spellcheck="false";
+            }
+            button .go { "Search" }
+        }
         @if shown.is_empty() {
-            p { "No " @if later { "older " } "operation is recorded." }
+            p { "No " @if later { "older " } "operation " @if asked.q.trim().is_empty() { "is recorded." } @else { "matches." } }
         } @else {
             (table("", "Operations, the newest first", COLUMNS, shown.iter().map(|one| row(one, subjects))))
         }
         @if !shown.is_empty() {
-            (list_file::links(&before.map_or_else(|| "/log".to_owned(), |before| format!("/log?before={before}"))))
+            (list_file::links(&asked.path(asked.before)))
         }
-        @if later { p { a href="/log" { "Newest" } } }
+        @if later { p { a href=(asked.path(None)) { "Newest" } } }
         @if let Some(last) = shown.last().filter(|_| rows.len() > ROWS) {
-            p { a rel="next" href=(format!("/log?before={}", last.id)) { "Older" } }
+            p { a rel="next" href=(asked.path(Some(last.id))) { "Older" } }
         }
     }
 }

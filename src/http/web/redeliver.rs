@@ -17,6 +17,7 @@ use crate::database::DatabaseError;
 use crate::http::blocking_pools::{QueryFailure, Rejected, Work};
 use crate::ledger::audit_queries::{self, Selection};
 use crate::ledger::web_sessions::WebSession;
+use crate::ledger::{Database, failures};
 use crate::message::Role;
 use crate::operations::manual_redelivery::{
     self, Preview, RedeliveryKind, RedeliveryRequest, SelectedCopy, preview, why_gone,
@@ -136,8 +137,11 @@ pub(super) async fn not_delivered(
         Ok(since) => since,
         Err(problem) => return Ok(screen("/again/failed", &viewer, &html! { (form) (mistake(&problem)) })),
     };
-    let found = page.blocking.query_long(LOOK, move |database| manual_redelivery::failed(database, since, limit)).await;
-    let (copies, more) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
+    let find = move |database: &mut dyn Database| {
+        Ok((manual_redelivery::failed(database, since, limit)?, failures::count(database, since)?))
+    };
+    let found = page.blocking.query_long(LOOK, find).await;
+    let ((copies, more), before_delivery) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     let listed = |(copy, last_outcome): (_, Option<_>)| ListedCopy {
         copy,
         why: in_words(last_outcome.as_ref()),
@@ -156,8 +160,14 @@ pub(super) async fn not_delivered(
         p {
             "Copies that were not delivered, the oldest first: refused, deferred, or never ended. " (deferred())
         }
+        @if before_delivery > 0 {
+            p {
+                a href=(path.replace("/again/failed?", "/?state=failed&")) { (layout::number(before_delivery)) " failed before delivery" }
+                ": they have no attempt yet, and Postfix tries them again."
+            }
+        }
         (form)
-        @if copies.is_empty() { p { "Nothing has failed since then." } } @else { (select(&page, &copies)) (more_by(more, &command)) (list_file::links(&path)) }
+        @if copies.is_empty() { p { "No attempt has failed since then." } } @else { (select(&page, &copies)) (more_by(more, &command)) (list_file::links(&path)) }
     };
     Ok(screen("/again/failed", &viewer, &shown))
 }
@@ -240,9 +250,9 @@ pub(super) async fn lost(
             p .bad {
                 "Nothing was delivered to a mailbox of that name since then. Write the name as these lists show it."
             }
-        } @else {
+        } @else if audit.mailboxes > audit.unseen.len() {
             p {
-                "Copies searched for: " (audit.copies) ". Mailboxes: " (audit.mailboxes) ". Gone: " (audit.gone.len()) ". "
+                "Copies recorded: " (audit.copies) ". Mailboxes searched: " (audit.mailboxes - audit.unseen.len()) " of " (audit.mailboxes) ". Gone: " (audit.gone.len()) ". "
                 @if !copies.is_empty() { "A copy that its owner has probably deleted or filed is not selected." }
                 @else if audit.unseen.is_empty() { "All of them are in their mailboxes." }
             }
@@ -355,7 +365,7 @@ pub(super) fn of_message(page: &Page, copies: &[(RedeliveryRequest, String)], co
         @if copies.is_empty() {
             p { "There is nothing to deliver again." }
         } @else if !page.site.opens_mailboxes() {
-            p { "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "). On the command line:" }
+            p { "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "). On the command line; without " code { "--yes" } ", " code { "--restore" } " only shows what is gone:" }
             @for options in commands { p { code { (command(&page.site, options)) } } }
         } @else {
             form method="post" action="/again/plan" {

@@ -1,13 +1,16 @@
 //! Service: the status of its processes, from its master, as `service status` prints it.
 
+use super::activity::{counted, waiting_deliveries};
 use super::layout::{self, Column, Screen, number, or_dash, table};
 use super::list_file::{self, FileFormat, FileQuery};
 use super::{Page, auth};
+use crate::base::summary_cache::Summary;
 use crate::http::blocking_pools::Work;
 use crate::ledger::web_sessions::WebSession;
+use crate::operations::activity::Figures;
 use crate::protocol::control::{Command, Process, State, Status, Task};
 use crate::protocol::control_client::ask;
-use crate::protocol::status_text::{age, figure_label};
+use crate::protocol::status_text::{age, figure_label, figures_in_order};
 use axum::Extension;
 use axum::extract::{Query, State as Of};
 use axum::http::StatusCode;
@@ -32,7 +35,7 @@ pub(super) async fn show(
     };
     match status(&page, socket.clone()).await {
         Ok(status) => match asked.format.map(|format| file((&page, &viewer), format, &asked.list, &status)) {
-            None => shown(&main(&status)).into_response(),
+            None => shown(&main(&status, &counted(&page).await)).into_response(),
             Some(None) => auth::nothing_here().await,
             Some(Some(file)) => file,
         },
@@ -54,7 +57,7 @@ async fn status(page: &Page, socket: PathBuf) -> Result<Status, String> {
 const COLUMNS: [Column; 6] =
     [("Process", ""), ("State", ""), ("Id", "n"), ("For", "n"), ("Restarts", "n"), ("Last exit", "")];
 
-fn main(status: &Status) -> Markup {
+fn main(status: &Status, figures: &Summary<Figures>) -> Markup {
     let Status { version, pid, up_s, state, reasons, listeners, http, processes, front, timer, .. } = status;
     let class = match state {
         State::Well => "good",
@@ -64,24 +67,32 @@ fn main(status: &Status) -> Markup {
     html! {
         p #live { span data-said role="status" { "As the master of the service reports it. " } a href="/service" { "Refresh" } }
         div data-refresh="5" {
-            p class=(format!("verdict {class}")) { "It is " (state.as_str()) ": maildropd " (version) ", process " (pid) ", for " (age(*up_s)) "." }
+            p class=(format!("verdict {class}")) { "Its processes are " (state.as_str()) ": maildropd " (version) ", process " (pid) ", for " (age(*up_s)) "." }
             @if !reasons.is_empty() {
                 ul { @for reason in reasons { li { (reason) } } }
             }
-            (table("", "Its processes", COLUMNS, processes.iter().map(row)))
+            h2 { "Mailbox store and database" }
+            @match figures {
+                Summary::Counted(Figures { waiting: Some(waiting), .. }) => (waiting_deliveries(waiting)),
+                Summary::Counted(_) => p { "No recipient waits because of them. " span .hint { "The deliveries of all hosts say so; nothing is probed." } },
+                Summary::UnderWay => p { "The deliveries that wait are being counted." },
+                Summary::Failed(why) => p .bad { "The database could not be read: " (why) "." },
+            }
+            h2 { "Processes" }
+            (table("untitled", "Its processes", COLUMNS, processes.iter().map(row)))
             (list_file::links("/service?list=processes"))
             h2 { "Messages in progress" }
             dl {
                 dt { "LMTP" } dd { (if listeners.is_empty() { "not served".to_owned() } else { listeners.join(", ") }) }
                 @if !http.is_empty() { dt { "Metrics and health" } dd { (http.join(", ")) } }
-                @for (what, value) in front.as_object().into_iter().flatten() {
+                @for (what, value) in figures_in_order(front) {
                     @let (label, meaning) = figure_label(what);
                     dt { (label) } dd { (figure(value)) @if !meaning.is_empty() { " " span .hint { (meaning) } } }
                 }
             }
             @if !timer.is_empty() {
                 h2 { "Tasks at intervals" }
-                ul { @for task in timer { li { (task.to_text()) } } }
+                ul { @for task in timer { li { (layout::with_moments(&task.to_text())) } } }
                 (list_file::links("/service?list=tasks"))
             }
         }

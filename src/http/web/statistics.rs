@@ -1,11 +1,11 @@
 //! Statistics of deliveries in an hour, a day, a week. A table under each plot holds the same numbers.
 
-use super::layout::{self, Screen, milliseconds, moment, number, table};
+use super::layout::{self, Column, Screen, milliseconds, moment, number, table};
 use super::list_file::{self, FileQuery};
 use super::{Page, auth};
 use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::ledger::web_sessions::WebSession;
-use crate::operations::stats::{Since, StageDuration, Statistics, count};
+use crate::operations::stats::{EarlyFailures, Since, StageDuration, Statistics, count};
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
@@ -126,6 +126,10 @@ fn rows_of(counted: &Statistics, list: &str) -> Option<(&'static str, Vec<Value>
         "outcomes" => outcomes,
         "causes" => causes,
         "copies" => copies,
+        "failures" => {
+            let rows = counted.failures.iter().map(|failures| json!(failures)).collect();
+            return Some(("cause,deliveries,tries,over", rows));
+        }
         "stages" => {
             let ms = |span: Duration| span.as_secs_f64() * 1000.0;
             let row = |StageDuration { stage, attempts, took }: &StageDuration| {
@@ -154,8 +158,15 @@ fn main(counted: &Statistics, span: &str) -> Markup {
             "Never ended: cut short, for example by a crash; a later attempt has searched for its copy, so none is duplicated."
         }
         h2 { "Why they were deferred" }
-        @if causes.is_empty() { p { "None was deferred." } } @else { (bars("Attempts deferred, by cause", "Cause", &causes)) (links("causes")) }
+        @if causes.is_empty() { p { "No attempt was deferred." } } @else { (bars("Attempts deferred, by cause", "Cause", &causes)) (links("causes")) }
         p { "The lock was held elsewhere for " (number_of_attempts(counted.lock.busy)) ", " (format!("{:.2}", counted.lock.busy_share * 100.0)) " % of all." }
+        h2 { "Failed before delivery" }
+        @if counted.failures.is_empty() {
+            p { "No delivery failed before an attempt could begin." }
+        } @else {
+            (table("narrow untitled", "Recipients whose delivery failed before an attempt, by cause", FAILURES, counted.failures.iter().map(failures)))
+            (links("failures"))
+        }
         h2 { "Copies" }
         @if copies.is_empty() { p { "No copy was made." } } @else { (bars("Copies, by how they were delivered", "How", &copies)) (links("copies")) }
         p {
@@ -165,6 +176,13 @@ fn main(counted: &Statistics, span: &str) -> Markup {
         h2 { "Duration of the stages" }
         @if counted.stages.is_empty() { p { "Nothing was measured." } } @else { (stages(&counted.stages)) (links("stages")) }
     }
+}
+
+const FAILURES: [Column; 4] =
+    [("Cause", ""), ("Recipients", "n"), ("Delivered or refused since", "n"), ("Tries of the others", "n")];
+
+fn failures(EarlyFailures { cause, deliveries, tries, over }: &EarlyFailures) -> [Markup; 4] {
+    [cause.render(), number(deliveries + over).render(), number(*over).render(), number(*tries).render()]
 }
 
 fn number_of_attempts(count: u64) -> String {

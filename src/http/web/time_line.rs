@@ -1,8 +1,8 @@
 //! A time line of the attempts at a message: a lane for each host, and a box for each attempt. Below the box is the time in
 //! which the attempt waited for the message's lock, and held it.
 
-use super::layout::{class, milliseconds};
-use crate::base::timestamp::{exact, span, time_text};
+use super::layout::{class, milliseconds, moment};
+use crate::base::timestamp::{exact, span};
 use crate::ledger::trace::{Had, LockSpan, TracedAttempt};
 use maud::{Markup, html};
 use std::time::Duration;
@@ -78,9 +78,9 @@ pub(super) fn of(now: i64, attempts: &[TracedAttempt]) -> Markup {
                 text x="0" y=(y + 16.0) { (host.chars().take(15).collect::<String>()) }
             }
             @for (attempt, row) in drawn { (draw(now, attempt, row, &scale)) }
-            text .soft x=(LEFT) y=(height - 4.0) { (time_text(from)) }
             text .soft x=(LEFT + WIDTH) y=(height - 4.0) text-anchor="end" { "+ " (in_milliseconds(from, until)) }
         }
+        p .hint { "The line begins " (moment(from)) "." }
         (legend())
     }
 }
@@ -144,7 +144,7 @@ pub(super) fn in_milliseconds(from: i64, until: i64) -> String {
 fn in_words(now: i64, (from, until): (i64, i64), hosts: usize, attempts: &[TracedAttempt]) -> String {
     let several = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
     let (all, hosts) = (several(attempts.len(), "attempt"), several(hosts, "host"));
-    let mut words = format!("{all} on {hosts} within {}, from {} on", in_milliseconds(from, until), time_text(from));
+    let mut words = format!("{all} on {hosts} within {}", in_milliseconds(from, until));
     let (mut holders, mut in_vain) = (Vec::new(), 0);
     for attempt in attempts {
         match attempt.lock_span().map(|span| (span.waited_until, span.had)) {
@@ -218,7 +218,7 @@ mod tests {
         let at = |seconds: i64| LEFT + seconds as f64 / 10.0 * WIDTH;
         assert_eq!(drawn(&line, "holds"), [at(5)], "{}", line.0);
         assert_eq!(drawn(&line, "waits"), [at(0), at(2)], "{}", line.0);
-        let printed = "2 attempts on 2 hosts within 10s, from 1970-01-01 00:00:00Z on; the lock was held by mx1:1 for 5.0 s; \
+        let printed = "2 attempts on 2 hosts within 10s; the lock was held by mx1:1 for 5.0 s; \
                     1 attempt waited for the lock in vain; the list below has each of them";
         assert!(line.0.contains(&format!("aria-label=\"{printed}\"")), "{}", line.0);
         for sign in ["delivered", "deferred, or not ended", "had the message's lock", "waited for it"] {

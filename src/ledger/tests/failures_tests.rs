@@ -2,7 +2,8 @@
 
 use super::{AddressPattern, Attempt, DAY, MINUTE, Site, THEN, identity, lock, retention, site};
 use crate::database::{Tables, Value};
-use crate::ledger::failures::{FailureCursor, FailuresOf, each_failure, failed_deliveries};
+use crate::ledger::failures::{FailureCursor, FailuresOf, WaitingDeliveries, each_failure, failed_deliveries, waiting};
+use crate::mailbox::MailboxFailure;
 use crate::message::Role;
 
 impl Site {
@@ -90,6 +91,31 @@ fn what_was_delivered_or_refused_since_is_left_out_and_what_was_tried_again_in_v
     site.message(5, THEN + MINUTE);
     site.copy(5, Role::Recipient, "doug", Some(1), THEN + MINUTE);
     assert_eq!(site.read_failures(FailuresOf::Since(0)), ["queue4 doug@x", "queue3 doug@x"]);
+}
+
+#[test]
+fn what_waits_is_counted_and_its_most_frequent_cause_is_named() {
+    let mut site = site();
+    let now = THEN + DAY;
+    assert_eq!(waiting(&mut site.database, now).unwrap(), None);
+    for message in 1..6 {
+        site.failed(message, "doug@x", THEN + message, now);
+    }
+    // One was tried last before that time, one is refused, and of one an attempt was deferred.
+    site.failed(6, "doug@x", THEN, now - 1);
+    for (queue, cause) in [
+        (2, "deferred: the mailbox store is out of reach: 127.0.0.1:143"),
+        (3, "deferred: the mailbox store is out of reach"),
+        (4, "refused: unknown recipient"),
+    ] {
+        let sql = format!("UPDATE failures SET cause = '{cause}' WHERE queue_id = 'queue{queue}'");
+        site.database.change("a test", &sql, &[]).unwrap();
+    }
+    site.tried(Attempt { ended: Some((now, "busy")), ..Attempt::at(5, now) });
+    site.tried(Attempt { ended: Some((now, "already there")), ..Attempt::at(1, now) });
+    let cause = MailboxFailure::Unreachable.as_str();
+    let counted = WaitingDeliveries { all: 3, with_attempt: 1, cause, of_cause: 2, since: THEN + 2 };
+    assert_eq!(waiting(&mut site.database, now).unwrap(), Some(counted));
 }
 
 #[test]

@@ -338,7 +338,7 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Tra
     let dialect = database.dialect();
     let sql = format!(
         "SELECT {}, a.message_id, a.recipient, a.queue_id, a.sender, a.host, a.pid, a.session, {}, a.stages, \
-         {}, a.role, a.imap_user, a.mailbox, a.outcome, {} FROM attempts a \
+         {}, a.role, a.imap_user, a.mailbox, a.recipient, a.outcome, {} FROM attempts a \
          WHERE a.lock_digest = ? AND a.identity = ? AND (a.attempt > ? OR (a.attempt = ? AND a.copy_key > ?)) \
          ORDER BY a.attempt, a.copy_key LIMIT {PAGE}",
         dialect.uuid("a.attempt"),
@@ -408,6 +408,7 @@ pub(crate) mod tests {
                 role: Role::Recipient,
                 user,
                 mailbox,
+                recipient: String::new(),
                 outcome,
                 ended_at,
                 earlier: None,

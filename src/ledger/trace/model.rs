@@ -25,7 +25,7 @@ pub(crate) struct MessageTrace {
     pub(crate) copies: Vec<TracedCopy>,
     /// The oldest first.
     pub(crate) attempts: Vec<TracedAttempt>,
-    /// The deliveries that failed before their journal, and were neither delivered nor refused since.
+    /// The deliveries that failed before their journal, also those that are over.
     pub(crate) failures: Vec<FailedDelivery>,
     /// The notifications of its events; `None` if they were not requested, or if this role may not read them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -170,6 +170,8 @@ pub(crate) struct TriedCopy {
     pub(crate) role: Role,
     pub(crate) user: String,
     pub(crate) mailbox: String,
+    /// The envelope recipient. One attempt may be for several.
+    pub(crate) recipient: String,
     /// How the attempt at it ended; `None` if it has not.
     #[serde(serialize_with = "as_optional_text")]
     pub(crate) outcome: Option<Outcome>,
@@ -180,7 +182,7 @@ pub(crate) struct TriedCopy {
     pub(crate) earlier: Option<EarlierDelivery>,
 }
 
-columns_of! { TriedCopy: key, role, user, mailbox, outcome, ended_at; earlier: None }
+columns_of! { TriedCopy: key, role, user, mailbox, recipient, outcome, ended_at; earlier: None }
 
 fn as_text<S: Serializer>(name: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(name)
@@ -216,6 +218,12 @@ impl Serialize for HeldLock {
 }
 
 impl TracedAttempt {
+    /// The part of the attempt that was for this envelope recipient.
+    pub(crate) fn part_for(&self, recipient: &str) -> Option<Self> {
+        let copies: Vec<TriedCopy> = self.copies.iter().filter(|copy| copy.recipient == recipient).cloned().collect();
+        (!copies.is_empty()).then(|| Self { copies, ..self.clone() })
+    }
+
     /// The result of the attempt.
     pub(crate) fn result(&self) -> AttemptResult {
         AttemptResult::of_attempt(self.copies.iter().map(|copy| (copy.role, copy.result())))

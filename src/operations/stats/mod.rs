@@ -37,7 +37,7 @@ pub(crate) struct Statistics {
     pub(crate) attempts: Attempts,
     /// First the attempts that found the lock held elsewhere, then the causes by their frequency.
     pub(crate) deferrals: Vec<Deferrals>,
-    /// Deliveries that first failed before their journal in the time span and were not delivered since, by frequency.
+    /// Deliveries that first failed before their journal in the time span, by frequency.
     pub(crate) failures: Vec<EarlyFailures>,
     /// Delivered or owed copies by outcome: `appended`, `adopted`, `already there`, `owed`.
     pub(crate) copies: BTreeMap<&'static str, u64>,
@@ -77,12 +77,15 @@ pub(crate) struct Deferrals {
     pub(crate) share: f64,
 }
 
-/// The deliveries that failed before their journal for one cause, and their tries.
+/// The deliveries that failed before their journal for one cause: those that were not delivered since, with their tries, and
+/// those that were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct EarlyFailures {
     pub(crate) cause: &'static str,
     pub(crate) deliveries: u64,
     pub(crate) tries: u64,
+    /// Delivered or refused since.
+    pub(crate) over: u64,
 }
 
 /// Messages that were first recorded in the time span.
@@ -160,19 +163,22 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
 
 /// The deliveries that failed before their journal since a time, by cause.
 pub(crate) fn early_failures(database: &mut dyn Database, from: i64) -> Result<Vec<EarlyFailures>, DatabaseError> {
-    let mut counted: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
+    let mut counted: BTreeMap<&'static str, EarlyFailures> = BTreeMap::new();
     failures::each_failure(database, from, |failure| {
         let cause = match AttemptResult::of_copy(Some(&failure.cause)) {
             AttemptResult::Deferred(cause) => cause,
             _ => "refused",
         };
-        let (deliveries, tries) = counted.entry(cause).or_default();
-        *deliveries += 1;
-        *tries += failure.count;
+        let of_cause = counted.entry(cause).or_insert(EarlyFailures { cause, deliveries: 0, tries: 0, over: 0 });
+        if failure.is_over {
+            of_cause.over += 1;
+        } else {
+            of_cause.deliveries += 1;
+            of_cause.tries += failure.count;
+        }
     })?;
-    let of = |(cause, (deliveries, tries))| EarlyFailures { cause, deliveries, tries };
-    let mut failures: Vec<EarlyFailures> = counted.into_iter().map(of).collect();
-    failures.sort_by_key(|failure| std::cmp::Reverse(failure.deliveries));
+    let mut failures: Vec<EarlyFailures> = counted.into_values().collect();
+    failures.sort_by_key(|failure| std::cmp::Reverse((failure.deliveries, failure.over)));
     Ok(failures)
 }
 

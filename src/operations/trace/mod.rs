@@ -13,7 +13,7 @@ use crate::ledger::message_addresses;
 use crate::ledger::message_search;
 use crate::ledger::notifications::by_message;
 use crate::ledger::trace::{self, By, FoundMessage, MessageTrace};
-use crate::ledger::{Database, time_span};
+use crate::ledger::{Database, Outcome, time_span};
 use crate::lock::LockName;
 use crate::site::Site;
 use serde::Serialize;
@@ -56,13 +56,32 @@ pub(crate) struct TracedMessage {
     pub(crate) trace: MessageTrace,
 }
 
-/// The times that decide the state of an attempt that has not ended.
+/// The times that decide the state of an attempt that has not ended, and how a reason is worded.
 struct Times {
+    wording: Wording,
     now: i64,
     /// `delivery.deadline`: after it, the attempt's process is gone.
     deadline: Duration,
     /// `imap.append_grace`: after it, the attempt's APPEND has landed or never will.
     append_grace: Duration,
+}
+
+/// How much of a reason the summaries contain.
+#[derive(Clone, Copy)]
+enum Wording {
+    /// With the text of the server or the system.
+    Full,
+    /// Without it: the reader has it elsewhere.
+    Short,
+}
+
+impl Times {
+    fn reason(&self, outcome: &Outcome) -> String {
+        match self.wording {
+            Wording::Full => outcome.reason(),
+            Wording::Short => outcome.without_detail().reason(),
+        }
+    }
 }
 
 /// Traces `what`, whose meaning [`search::meanings`] recognizes. Recorded messages are found by an address however old they are;
@@ -86,7 +105,7 @@ pub(crate) fn trace(
     }
     let guessed = meanings.len() > 1 && taken_as != TakenAs::QueueId;
     let asked = Asked { what: what.trim().to_owned(), taken_as, guessed };
-    let (now, messages) = read(site, database, found)?;
+    let (now, messages) = read(site, database, found, Wording::Full)?;
     Ok(Trace { asked, now, more, messages })
 }
 
@@ -138,7 +157,7 @@ fn find_taken_as(
     }
 }
 
-/// Traces one message by its identity; `None` if the ledger knows nothing of it. A message without a delivered copy is
+/// Traces one message by its identity, in short words; `None` if the ledger knows nothing of it. A message without a delivered copy is
 /// found only by its `lock`.
 pub(crate) fn of_identity(
     site: &Site,
@@ -147,7 +166,7 @@ pub(crate) fn of_identity(
     lock: Option<LockName>,
 ) -> Result<Option<(i64, TracedMessage)>, DatabaseError> {
     let Some(found) = trace::find_identity(database, identity, lock)? else { return Ok(None) };
-    let (now, messages) = read(site, database, vec![found])?;
+    let (now, messages) = read(site, database, vec![found], Wording::Short)?;
     let is_known = |MessageTrace { message, attempts, failures, .. }: &MessageTrace| {
         message.is_some() || !attempts.is_empty() || !failures.is_empty()
     };
@@ -159,6 +178,7 @@ fn read(
     site: &Site,
     database: &mut dyn Database,
     found: Vec<FoundMessage>,
+    wording: Wording,
 ) -> Result<(i64, Vec<TracedMessage>), DatabaseError> {
     let mut stories: Vec<MessageTrace> = Vec::new();
     for found in found {
@@ -174,7 +194,7 @@ fn read(
         stories.push(story);
     }
     let now = time_span::now(database)?;
-    let times = Times { now, deadline: site.deadline(), append_grace: site.policy().append_grace };
+    let times = Times { wording, now, deadline: site.deadline(), append_grace: site.policy().append_grace };
     let traced = |trace: MessageTrace| {
         let recipients = summary::of_recipients(&trace, &times);
         let (state, verdict) = summary::of_message(&trace, &recipients);

@@ -3,7 +3,7 @@
 use super::Times;
 use crate::base::timestamp::{milliseconds, span, time_text};
 use crate::ledger::trace::{LockHeldThen, MessageTrace, TracedAttempt, TracedCopy};
-use crate::ledger::{AttemptResult, FailedDelivery, Outcome};
+use crate::ledger::{AttemptResult, FailedDelivery};
 use crate::message::Role;
 use serde::Serialize;
 use std::time::Duration;
@@ -11,6 +11,9 @@ use std::time::Duration;
 /// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time). After twice that time without a try, no
 /// active queue holds the message.
 const NOBODY_TRIES: Duration = Duration::from_secs(8000);
+
+/// How many recipients the first line names.
+const NAMED: usize = 3;
 
 /// The delivery state of a message, overall or for one recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -40,7 +43,7 @@ pub(crate) struct RecipientSummary {
 
 /// One summary for each recipient that was tried or has a copy, in alphabetical order.
 pub(super) fn of_recipients(trace: &MessageTrace, times: &Times) -> Vec<RecipientSummary> {
-    let tried = tries(trace).map(|attempt| attempt.recipient.as_str());
+    let tried = tries(trace).flat_map(|attempt| &attempt.copies).map(|copy| copy.recipient.as_str());
     // The attempts may have been pruned. The rows of the copies still name their recipients.
     let brought = trace.copies.iter().filter(|copy| copy.role == Role::Recipient).map(|copy| copy.recipient.as_str());
     let failed = trace.failures.iter().map(|failure| failure.recipient.as_str());
@@ -56,11 +59,11 @@ fn tries(trace: &MessageTrace) -> impl Iterator<Item = &TracedAttempt> {
 }
 
 fn of_recipient(trace: &MessageTrace, recipient: &str, times: &Times) -> RecipientSummary {
-    let attempts: Vec<&TracedAttempt> = tries(trace).filter(|attempt| attempt.recipient == recipient).collect();
+    let attempts: Vec<TracedAttempt> = tries(trace).filter_map(|attempt| attempt.part_for(recipient)).collect();
     let failure = trace.failures.iter().find(|failure| failure.recipient == recipient);
     let last_at = attempts.last().map(|attempt| attempt.began_at);
     // An attempt that is under way, or began later, says more.
-    let is_last = |failure: &&FailedDelivery| last_at.is_none_or(|at| at < failure.last_at);
+    let is_last = |failure: &&FailedDelivery| !failure.is_over && last_at.is_none_or(|at| at < failure.last_at);
     let (state, shown) = match failure.filter(is_last).filter(|_| !attempts.iter().any(|it| it.holds_the_lock)) {
         Some(failure) => judge_failure(failure, times),
         None => judge(trace, recipient, &attempts, times),
@@ -79,9 +82,9 @@ fn of_recipient(trace: &MessageTrace, recipient: &str, times: &Times) -> Recipie
 fn judge_failure(failure: &FailedDelivery, times: &Times) -> (RecipientState, String) {
     let FailedDelivery { cause, host, queue_id, last_at, .. } = failure;
     if failure.is_refused() {
-        return (RecipientState::Refused, cause.reason());
+        return (RecipientState::Refused, times.reason(cause));
     }
-    let mut why = format!("failed before delivery, last at {} on {host}: {}", time_text(*last_at), cause.reason());
+    let mut why = format!("failed before delivery, last at {} on {host}: {}", time_text(*last_at), times.reason(cause));
     why.push_str(&nobody_tries(*last_at, queue_id.as_deref(), host, times));
     (RecipientState::Deferred, why)
 }
@@ -96,12 +99,7 @@ fn nobody_tries(last_at: i64, queue_id: Option<&str>, host: &str, times: &Times)
     format!("; nobody has tried for {}: ask `mailq` and Postfix's log for {queue_id} on {host}", span(silent))
 }
 
-fn judge(
-    trace: &MessageTrace,
-    recipient: &str,
-    attempts: &[&TracedAttempt],
-    times: &Times,
-) -> (RecipientState, String) {
+fn judge(trace: &MessageTrace, recipient: &str, attempts: &[TracedAttempt], times: &Times) -> (RecipientState, String) {
     if let Some(attempt) = attempts.iter().find(|attempt| attempt.holds_the_lock) {
         let TracedAttempt { host, pid, .. } = attempt;
         let since = span(between(attempt.began_at, times.now));
@@ -148,7 +146,8 @@ fn is_done(trace: &MessageTrace, attempt: &TracedAttempt) -> bool {
 fn why_not(last: &TracedAttempt, times: &Times) -> (RecipientState, String) {
     let TracedAttempt { host, pid, began_at, .. } = last;
     let failed = last.copies.iter().find(|tried| tried.result() != AttemptResult::Delivered);
-    let reason = || failed.and_then(|tried| tried.outcome.as_ref()).map(Outcome::reason).unwrap_or_default();
+    let outcome = failed.and_then(|tried| tried.outcome.as_ref());
+    let reason = || outcome.map(|outcome| times.reason(outcome)).unwrap_or_default();
     let append_grace = span(times.append_grace);
     let deferred_until =
         format!("is deferred until {append_grace} after that beginning, in case its copy still arrives");
@@ -197,8 +196,18 @@ pub(super) fn of_message(trace: &MessageTrace, recipients: &[RecipientSummary]) 
         (1, _) | (_, 0) => String::new(),
         (all, delivered) => format!(" Delivered to {delivered} of {all}."),
     };
-    let RecipientSummary { recipient, summary: shown, attempts, state, .. } = worst;
-    let times = if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
+    let RecipientSummary { summary: shown, state, .. } = worst;
+    let alike: Vec<&RecipientSummary> = recipients.iter().filter(|one| one.state == *state).collect();
+    let names: Vec<&str> = alike.iter().take(NAMED).map(|one| one.recipient.as_str()).collect();
+    let more = match alike.len() - names.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let recipient = names.join(", ") + &more;
+    let times = match alike.iter().map(|one| one.attempts).max().unwrap_or_default() {
+        1 => "1 attempt".to_owned(),
+        attempts => format!("{attempts} attempts"),
+    };
     let line = match state {
         RecipientState::UnderWay => format!("UNDER WAY to {recipient}: {shown}.{of}"),
         RecipientState::Deferred => format!("STILL DEFERRED for {recipient} ({times}): {shown}.{of}"),

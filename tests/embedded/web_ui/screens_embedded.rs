@@ -505,7 +505,7 @@ fn a_list_is_a_file_with_the_filters_of_its_page() {
     let lines: Vec<&str> = csv.shown().split_terminator("\r\n").collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(
-        lines[0].starts_with("time,state,recipient,") && lines[1].contains(",\"Backup, daily\",<two@x>,"),
+        lines[0].starts_with("started_at,state,recipient,") && lines[1].contains(",\"Backup, daily\",<two@x>,"),
         "{lines:?}"
     );
     // No stranger's subject becomes a formula, and a search for one message is a file as well.

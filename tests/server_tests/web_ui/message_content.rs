@@ -114,7 +114,7 @@ fn rows_of_the_operations_log_are_added_by_those_who_act_and_deleted_by_prune_al
         let actor = Actor { name: who, interface: "web UI", role: None, host: "mx1" };
         let affected = Affected { identity: Some(&identity), message_id: Some(id), ..Affected::default() };
         write(database.as_mut(), actor, Operation::Restored, affected, "appended").unwrap();
-        let rows = read(database.as_mut(), None, 1).unwrap();
+        let rows = read(database.as_mut(), None, "", 1).unwrap();
         let row = &rows[0];
         assert_eq!((row.actor.as_str(), row.message_id.as_deref(), row.outcome.as_str()), (who, Some(id), "appended"));
         assert_eq!((row.identity.as_deref(), row.user.as_deref()), (Some("ab".repeat(32).as_str()), None));

@@ -23,8 +23,12 @@ fn page(scene: &mut Scene, create: impl FnOnce(&mut Scene, &str)) -> (Page, Stri
 }
 
 fn expunge(scene: &Scene, name: &str) {
+    expunge_uid(scene, name, 1);
+}
+
+fn expunge_uid(scene: &Scene, name: &str, uid: u32) {
     let mut imap = scene.look(name);
-    for command in ["SELECT INBOX", "UID STORE 1 +FLAGS (\\Deleted)", "EXPUNGE"] {
+    for command in ["SELECT INBOX", &format!("UID STORE {uid} +FLAGS (\\Deleted)"), "EXPUNGE"] {
         imap.run(command).unwrap();
     }
 }
@@ -84,7 +88,7 @@ fn what_is_owed_lost_and_failed_is_delivered_again_with_the_rights_that_are_docu
 }
 
 fn a_page_that_may_not_open_mailboxes_offers_the_command_line(engine: Engine) {
-    let (mut scene, _) = owed(engine, "");
+    let (mut scene, _) = owed(engine, "[record]\nkeep_source = true\n");
     let (may, link) = page(&mut scene, |scene, role| scene.database.create_page(role, "secret"));
     let anna = may.log_in(&link);
     let form = copies(anna.get("/again").shown()).join("&");
@@ -106,6 +110,20 @@ fn a_page_that_may_not_open_mailboxes_offers_the_command_line(engine: Engine) {
         assert_eq!(answer.status.as_u16(), 409, "{path}");
     }
     assert!(scene.sent("lisa").is_empty());
+    // Doug has deleted it by mistake. The printed command brings back this one message.
+    scene.deliver("doug", scene.message("other")).delivered();
+    for uid in [1, 2] {
+        expunge_uid(&scene, "doug", uid);
+    }
+    let shown = text(&message);
+    let restore =
+        shown.split("maildrop_command ").find(|words| words.starts_with("replay --restore")).expect("it is printed");
+    let restore: Vec<&str> =
+        restore.split(' ').map(|word| word.trim_matches('\'')).filter(|word| !word.is_empty()).collect();
+    let output = scene.subcommand(&restore);
+    assert!(output.status.success(), "{restore:?}: {output:?}");
+    let inbox = scene.inbox("doug");
+    assert_eq!(inbox.iter().map(|copy| copy.uid).collect::<Vec<_>>(), [3], "{output:?}");
 }
 
 fn with_the_rights_of_any_page_nothing_is_done_and_that_is_reported(engine: Engine) {

@@ -20,6 +20,7 @@ use std::time::SystemTime;
 
 on_two_engines!(
     each_screen_is_shown_with_the_pages_own_rights,
+    an_outage_of_the_mailbox_store_is_seen_and_stays_on_the_page_of_the_message,
     who_had_the_lock_that_another_gave_up_on_is_named_afterwards,
     statistics_count_an_hour_a_day_and_a_week,
     an_attempt_of_a_host_whose_clock_is_wrong_stands_where_it_belongs,
@@ -65,6 +66,39 @@ pub(super) fn link(scene: &mut Scene, role: &str) -> String {
     let output = program(&arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+fn an_outage_of_the_mailbox_store_is_seen_and_stays_on_the_page_of_the_message(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let (site, link) = page_of(&mut scene);
+    let page = Page::of(&site);
+    let anna = page.log_in(&link);
+    let store = scene.settings.imap.clone();
+    // Nothing listens there.
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), 9));
+    for _ in 0..2 {
+        scene.deliver("doug", scene.message("down")).deferred("4.4.1 ");
+    }
+    let list = anna.figures();
+    for has in ["1 recipient waits since", ": the mailbox store is out of reach. Nothing is lost", "1 deferred now"] {
+        assert!(list.contains(has), "{has}: {list}");
+    }
+    let shown = |has: &str| {
+        let answer = anna.get("/?q=doug%40mail.axial.net&since=1d");
+        let list = anna.get("/?state=deferred");
+        let path = [&answer, &list].map(|page| page.body.clone()).concat();
+        let path = path.split("href=\"").find(|rest| rest.starts_with("/messages/")).unwrap().to_owned();
+        let message = anna.get(&path.split('"').next().unwrap().replace("&amp;", "&"));
+        assert!(text(message.shown()).contains(has), "{has}: {}", text(&message.body));
+    };
+    shown("STILL DEFERRED for doug@mail.axial.net (2 attempts): failed before delivery");
+    scene.configure(|settings| settings.imap = store);
+    scene.deliver("doug", scene.message("down")).delivered();
+    shown("failed 2 times before delivery: the mailbox store is out of reach");
+    shown("doug@mail.axial.net delivered or refused since");
+    assert_eq!(rows(anna.get("/?state=deferred").shown()), 0);
+    let statistics = text(anna.statistics("").shown());
+    assert!(statistics.contains("the mailbox store is out of reach 1 1 0"), "{statistics}");
 }
 
 fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
@@ -503,7 +537,7 @@ fn operators_see_how_the_service_is_and_viewers_do_not() {
     });
     let screen = text(shown.shown());
     for has in [
-        "It is well: maildropd",
+        "Its processes are well: maildropd",
         "worker 2 ready",
         "front ready",
         "runner 1 ready",

@@ -6,7 +6,10 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::Client;
 use maildrop_command::delivery::lock_of_message_id;
 use maildrop_command::ledger::schema::open_embedded;
+use maildrop_command::ledger::{Cause, FailureRecord, Ledger, Outcome};
 use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE, NamedLock};
+use maildrop_command::mailbox::MailboxFailure;
+use maildrop_command::message::Identity;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -215,6 +218,64 @@ fn times_are_of_the_viewers_zone_a_row_leads_to_its_message_and_a_slash_to_the_s
     browser.script("document.activeElement.blur()");
     browser.type_text("/");
     wait_until("the search has the focus", || browser.now("return document.activeElement.id") == "q");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn an_outage_is_seen_at_once_a_row_leads_to_its_message_and_the_results_are_near() {
+    let served = Served::start();
+    served.deliver(&message("one@x"), "scuba@x").delivered();
+    let client = Client { host: "mx2".into(), pid: 4711, queue_id: None };
+    let mut ledger = open_embedded(served.directory.path(), &client, Deadline::after(PATIENCE)).unwrap();
+    let down = "connecting to the IMAP server localhost:143: 127.0.0.1:143: Connection refused (os error 111)";
+    for recipient in ["doug@x", "scuba@x", "lisa@x"] {
+        let failure = FailureRecord {
+            identity: &Identity::of(b"down@x"),
+            recipient,
+            mailbox: None,
+            lock: &lock_of_message_id(DEFAULT_NAMESPACE, b"<down@x>"),
+            sender: Some("lisa@gmail.com"),
+            author: Some("Lisa <lisa@gmail.com>"),
+            subject: Some("Sunday: boat leaves at seven"),
+            message_id: "<down@x>",
+            queue_id: None,
+            host: "e0eeaccf2f9e",
+            outcome: Outcome::Deferred(Cause::Mailbox(MailboxFailure::Unreachable), Some(down.into())),
+        };
+        ledger.record_failures(&[failure]).unwrap();
+    }
+    let browser = Browser::start();
+    browser.log_in(&served.link);
+    wait_until("it is counted", || {
+        browser.go(&served.origin);
+        browser.text().contains("3 recipients wait since")
+    });
+    let text = browser.text();
+    assert!(
+        text.contains("the mailbox store is out of reach. Nothing is lost") && text.contains("3\ndeferred now"),
+        "{text}"
+    );
+    browser.is_for_everybody("outage", &served.origin);
+    browser.is_for_everybody("outage-operations", &format!("{}/log?q=you", served.origin));
+    browser.is_for_everybody("outage-list", &format!("{}/?state=deferred", served.origin));
+    assert!(!browser.text().contains("os error 111"), "{}", browser.text());
+    browser.script("document.querySelector('td summary').click()");
+    assert!(browser.text().contains("os error 111") && browser.url().contains("state=deferred"), "{}", browser.text());
+    browser.script("document.querySelector('td[data-label=Recipient]').click()");
+    wait_until("the row leads to its message", || browser.url().contains("/messages/"));
+    browser.shown_is_for_everybody("outage-message");
+    // The second link that the keyboard comes to leads to the results; so does a search.
+    browser.go(&format!("{}/?q=x", served.origin));
+    let (tab, enter) = ("\u{e004}", "\u{e007}");
+    browser.type_text(&format!("{tab}{tab}{enter}"));
+    wait_until("the focus is at the results", || browser.now("return document.activeElement.id") == "results");
+    browser.go(&served.origin);
+    browser.script("document.getElementById('q').value = 'boat'; document.querySelector('button.go').click()");
+    wait_until("the search is at its results", || browser.url().ends_with("#results"));
+    browser.looks(380, "light");
+    browser.go(&served.origin);
+    let top = browser.script("return document.getElementById('results').getBoundingClientRect().top");
+    assert!(top.as_f64().unwrap() < 900.0, "{top}");
     assert_eq!(browser.complaints(), [""; 0]);
 }
 

@@ -143,14 +143,14 @@ fn how_the_service_is_can_be_read_by_everybody() {
     // A busy master may not answer in time, and then the page says so. It is not read anew while it is looked at.
     wait_until("the master answers", || {
         browser.go(&url);
-        browser.text().contains("It is well")
+        browser.text().contains("Its processes are well")
     });
     browser.script("for (let timer = setTimeout(() => {}); timer > 0; timer -= 1) clearInterval(timer)");
     browser.complaints();
     assert_eq!(browser.url(), url);
     browser.shown_is_for_everybody("service-running");
     let text = browser.text();
-    assert!(text.contains("It is well") && text.contains("worker 2"), "{text}");
+    assert!(text.contains("Its processes are well") && text.contains("worker 2"), "{text}");
     service.end();
     // The database does not answer with what is asked for.
     scene.database.execute("DROP TABLE operations");

@@ -81,17 +81,17 @@ fn activity_tells_of_it(scene: &mut Scene, page: &Page, people: &str) {
         "{figures_text}"
     );
     assert!(
-        figures_text.contains("notifications behind") && !figures_text.contains("refused, last hour"),
+        figures_text.contains("notifications behind") && figures_text.contains("refused, last hour"),
         "{figures_text}"
     );
     let (before, _) = figures_text.split_once("notifications behind").unwrap();
     assert!(
-        before.trim_end().rsplit("The service makes them later.").next().unwrap().trim().starts_with("3h"),
+        before.trim_end().rsplit("Returned to the sender.").next().unwrap().trim().starts_with("3h"),
         "{figures_text}"
     );
     // It is another screen's, which is not for all.
     let counts = page.log_in(&link(people, "viewer")).figures();
-    assert!(counts.contains("refused, last hour") && !counts.contains("disabled"), "{counts}");
+    assert!(!counts.contains("notifications behind") && !counts.contains("disabled"), "{counts}");
     scene.database.execute(&disable("active"));
     scene.database.execute(&format!("UPDATE events SET created_at = created_at + {hours}"));
     give_up(scene);

@@ -5,6 +5,7 @@ use super::form::{DAY, FAILED};
 use crate::base::summary_cache::Summary;
 use crate::base::timestamp;
 use crate::http::web::layout::{self, Screen, number};
+use crate::ledger::failures::WaitingDeliveries;
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::activity::{AtAGlance, Figures, LATELY};
 use maud::{Markup, html};
@@ -19,36 +20,31 @@ pub(super) fn above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
     // Subscriptions have a screen of their own, which not all roles may see.
     let at_a_glance =
         figures.and_then(|figures| figures.shown).filter(|_| viewer.role >= Screen::Subscriptions.least());
-    let last = match at_a_glance {
-        Some(AtAGlance { behind_s, .. }) => {
-            let behind = behind_s.and_then(|behind| Duration::try_from_secs_f64(behind).ok());
-            let behind = behind.map_or_else(|| "none".to_owned(), timestamp::span);
-            (behind, "notifications behind", "The age of the oldest one that waits.", "/subscriptions".to_owned())
-        }
-        None => {
-            let path = format!("/?state=refused&since={hour}h");
-            (count(|all| all.refused), "refused, last hour", "Returned to the sender.", path)
-        }
-    };
-    let delivered = format!("/?state=delivered&since={hour}h");
+    let behind = at_a_glance.map(|AtAGlance { behind_s, .. }| {
+        let behind = behind_s.and_then(|behind| Duration::try_from_secs_f64(behind).ok());
+        let behind = behind.map_or_else(|| "none".to_owned(), timestamp::span);
+        (behind, "notifications behind", "The age of the oldest one that waits.", "/subscriptions".to_owned())
+    });
+    let lately = |state: &str| format!("/?state={state}&since={hour}h");
     let all = [
-        (count(|all| all.delivered), "delivered, last hour", "In the mailbox.", delivered),
+        (count(|all| all.delivered), "delivered, last hour", "In the mailbox.", lately("delivered")),
         (count(|all| all.deferred), "deferred now", "Postfix tries them again.", deferred_path()),
         (
             count(|all| all.failed),
             "failed before delivery",
-            "No mailbox was open.",
+            "Recipients, last day. No mailbox was open.",
             format!("/?state={FAILED}&since={DAY}"),
         ),
         (count(|all| all.owed), "Sent copies owed", "The service makes them later.", "/?state=owed".to_owned()),
-        last,
+        (count(|all| all.refused), "refused, last hour", "Returned to the sender.", lately("refused")),
     ];
     html! {
         @if let Some(trouble) = at_a_glance.and_then(|at_a_glance| notification_trouble(&at_a_glance)) {
             p .bad { (trouble) ". " a href="/subscriptions" { "Subscriptions" } }
         }
+        @if let Some(waiting) = figures.and_then(|figures| figures.waiting) { (waiting_deliveries(&waiting)) }
         ul .figures aria-label="Now" {
-            @for (count, what, meaning, path) in all {
+            @for (count, what, meaning, path) in all.into_iter().chain(behind) {
                 li { a href=(path) { b { (count) } (what) span .hint { (meaning) } } }
             }
         }
@@ -56,6 +52,19 @@ pub(super) fn above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
             Summary::Counted(figures) => p .hint { "Counted " (layout::moment(figures.at)) "." },
             Summary::UnderWay => p .hint role="status" { "The figures are being counted. Reload the page to see them." },
             Summary::Failed(why) => p .bad role="alert" { "The figures could not be counted: " (why) "." },
+        }
+    }
+}
+
+/// How many recipients wait, since when, and why.
+pub(in crate::http::web) fn waiting_deliveries(waiting: &WaitingDeliveries) -> Markup {
+    let WaitingDeliveries { all, cause, of_cause, since, .. } = *waiting;
+    html! {
+        p .verdict .wait {
+            (number(all)) @if all == 1 { " recipient waits" } @else { " recipients wait" }
+            @if of_cause < all { ", " (number(of_cause)) " of them" }
+            " since " (layout::moment(since)) ": " (cause) ". Nothing is lost: they are tried again. "
+            a href=(deferred_path()) { "Show what waits" }
         }
     }
 }

@@ -176,9 +176,9 @@ pub(super) fn inputs(form: &SearchForm, problem: Option<&str>) -> Markup {
     let (states, copies) = (STATES.map(|(name, words, _)| (name, words)), COPIES.map(|(name, words, _)| (name, words)));
     let choices = [("state", "State", &form.state, &states[..]), ("role", "Copies", &form.role, &copies[..])];
     html! {
-        form .search role="search" method="get" action="/" {
+        form .search role="search" method="get" action="/#results" {
             label .wide for="q" {
-                "Search: a Message-ID, a queue id, an address, @domain, the beginning of one, a mailbox's user, or a part of a subject or author"
+                "Search: a Message-ID, an address, @domain, the beginning of one, a mailbox's user, a part of a subject or author, or a queue id (mail by LMTP has none)"
                 input #q name="q" type="search" value=(form.q) placeholder="scuba@mail.axial.net"
                     autocapitalize="none" spellcheck="false";
             }

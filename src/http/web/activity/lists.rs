@@ -21,30 +21,38 @@ use serde_json::json;
 const POLL: u32 = 5;
 
 /// The columns of the lists as files.
-const FILE: &str = "time,state,recipient,role,user,mailbox,author,subject,message_id,took_ms,host,queue_id";
+const FILE: &str = "started_at,state,recipient,role,user,mailbox,author,subject,message_id,took_ms,host,queue_id";
 const FAILED_FILE: &str = "first_at,last_at,recipient,count,cause,sender,author,subject,message_id,host,queue_id";
-const OWED_FILE: &str = "last_tried,user,mailbox,recipient,reason,author,subject,message_id";
+const OWED_FILE: &str = "last_tried_at,user,mailbox,recipient,reason,author,subject,message_id";
 
 /// The list as a file.
 pub(super) fn send(to: (&Page, &WebSession), format: FileFormat, found: &SearchResult) -> Response {
-    let (tried, more) = match found {
+    let (tried, failed, more) = match found {
         SearchResult::Owed(owed, more) => return owed_file(to, format, owed, *more),
         SearchResult::Failed(failed) => {
             return list_file::send(to, format, FAILED, FAILED_FILE, &failed.failures, failed.next.is_some());
         }
-        SearchResult::Attempts(FoundAttempts { found, .. }) => {
-            (found.tried.as_slice(), found.more || found.looked_back_to.is_some())
+        SearchResult::Attempts(FoundAttempts { found, failed, .. }) => {
+            let more = found.more || found.looked_back_to.is_some() || failed.next.is_some();
+            (found.tried.as_slice(), failed.failures.as_slice(), more)
         }
-        SearchResult::Nothing | SearchResult::NoneYet => (&[][..], false),
+        SearchResult::Nothing | SearchResult::NoneYet => (&[][..], &[][..], false),
     };
-    let rows = tried.iter().map(|one| {
+    let failed = failed.iter().map(|one| {
         json!({
-            "time": timestamp::exact(one.place.began_at), "state": state(one), "recipient": one.recipient, "role": one.role.as_str(),
-            "user": one.user, "mailbox": one.mailbox, "author": one.from, "subject": one.subject, "message_id": one.message_id,
-            "took_ms": one.took(), "host": one.host, "queue_id": one.queue_id,
+            "started_at": timestamp::exact(one.first_at), "state": in_words(Some(&one.cause)), "recipient": one.recipient,
+            "role": Role::Recipient.as_str(), "author": one.author, "subject": one.subject, "message_id": one.message_id,
+            "host": one.host, "queue_id": one.queue_id,
         })
     });
-    list_file::send(to, format, "activity", FILE, rows, more)
+    let rows = tried.iter().map(|one| {
+        json!({
+            "started_at": timestamp::exact(one.place.began_at), "state": state(one), "recipient": one.recipient, "role": one.role.as_str(),
+            "user": one.user, "mailbox": one.mailbox, "author": one.from, "subject": one.subject, "message_id": one.message_id,
+            "took_ms": one.took().map(|took| (took * 100.0).round() / 100.0), "host": one.host, "queue_id": one.queue_id,
+        })
+    });
+    list_file::send(to, format, "activity", FILE, failed.chain(rows), more)
 }
 
 /// Owed Sent copies as a file.
@@ -56,7 +64,7 @@ pub(in crate::http::web) fn owed_file(
 ) -> Response {
     let rows = owed.iter().map(|one| {
         json!({
-            "last_tried": timestamp::exact(one.updated_at), "user": one.user, "mailbox": one.mailbox, "recipient": one.recipient,
+            "last_tried_at": timestamp::exact(one.updated_at), "user": one.user, "mailbox": one.mailbox, "recipient": one.recipient,
             "reason": one.reason, "author": one.from, "subject": one.subject, "message_id": one.message_id,
         })
     });
@@ -65,6 +73,8 @@ pub(in crate::http::web) fn owed_file(
 
 const COLUMNS: [Column; 6] =
     [("Message", ""), ("Recipient", ""), ("State", ""), ("Time", "t"), ("Took", "n"), ("Host", "")];
+
+const ELSEWHERE: &str = "A message that no host has tried to deliver is known to Postfix only.";
 
 /// Where the script counts the new rows of a list.
 pub(super) fn live_line(form: &SearchForm, tried: &[Tried]) -> Markup {
@@ -89,14 +99,14 @@ pub(super) fn tried(form: &SearchForm, found: &FoundTried, taken_as: Option<Take
                         "A mailbox's user is compared as a whole. Write it as the lists of this page show it. "
                     }
                     "To search further back, set “Since” to 30d. "
-                    "A message that no host has tried to deliver is known to Postfix only."
+                    (ELSEWHERE) " One that was refused for its size is only in Postfix's log and in this host's log."
                 }
             }
         } @else {
             (table_with_ids("", "Delivery attempts, the newest first. Each attempt has a row of its own.", COLUMNS, rows))
         }
         @if !tried.is_empty() && matches!(taken_as, Some(TakenAs::Address | TakenAs::Piece)) {
-            p .hint { "A message that no host has tried to deliver is known to Postfix only." }
+            p .hint { (ELSEWHERE) }
         }
         @if let Some(back) = looked_back_to {
             p role="status" {
@@ -123,7 +133,7 @@ pub(super) fn messages(form: &SearchForm, listed: &ListedMessages) -> Markup {
         ]
     });
     let caption = html! {
-        "Messages with " (taken_as.as_str()) " like " b { (text) } ", the newest first, however old they are. Times are UTC."
+        "Messages with " (taken_as.as_str()) " like " b { (text) } ", the newest first, however old they are."
     };
     let columns = [("Recorded", "t"), ("Author", ""), ("To", ""), ("Subject", "")];
     html! {
@@ -219,24 +229,18 @@ fn state(tried: &Tried) -> String {
 }
 
 pub(super) fn failed(form: &SearchForm, FailuresPage { failures, next }: &FailuresPage) -> Markup {
-    let columns: [Column; 7] = [
-        ("First", "t"),
-        ("Last", "t"),
-        ("Recipient", ""),
-        ("Author", ""),
-        ("Subject", ""),
-        ("Cause", ""),
-        ("Host", ""),
-    ];
+    let columns: [Column; 6] =
+        [("Message", ""), ("Recipient", ""), ("Cause", ""), ("First try", "t"), ("Last try", "t"), ("Host", "")];
     let rows = failures.iter().map(|one| {
-        let class = if one.is_refused() { "bad" } else { "wait" };
         [
-            html! { a href=(message_path(one.identity.as_bytes(), &one.lock)) { (layout::moment(one.first_at)) } },
+            html! {
+                a .row href=(message_path(one.identity.as_bytes(), &one.lock)) { (layout::message_name(one.subject.as_deref(), &one.message_id, false)) }
+                div .hint { (layout::author(one.author.as_deref(), false)) }
+            },
+            html! { (one.recipient) div .hint { (tries(one.count)) } },
+            layout::folded(&one.cause),
+            layout::moment(one.first_at),
             layout::moment(one.last_at),
-            html! { (one.recipient) br; span .hint { (tries(one.count)) } },
-            html! { @if let Some(author) = &one.author { bdi { (author) } } @else { "–" } },
-            html! { @if let Some(subject) = &one.subject { bdi { (subject) } } @else { code { (one.message_id) } } },
-            html! { span class=(class) { (in_words(Some(&one.cause))) } },
             html! { (one.host) @if let Some(queue_id) = &one.queue_id { br; span .hint { code { (queue_id) } } } },
         ]
     });
@@ -244,7 +248,7 @@ pub(super) fn failed(form: &SearchForm, FailuresPage { failures, next }: &Failur
         @if failures.is_empty() {
             p { "No delivery failed before it began, in this time." }
         } @else {
-            (table("", "Failed before delivery, and not delivered since; the newest first. No mailbox was opened for them. Times are UTC.", columns, rows))
+            (table("", "Failed before delivery, and not delivered since; the newest first. No mailbox was opened for them.", columns, rows))
         }
         @if let Some(next) = next { (pager(&form.older_failures(next), "Older failures")) }
     }

@@ -4,16 +4,17 @@ mod figures;
 mod form;
 mod lists;
 
+pub(super) use figures::waiting_deliveries;
 pub(super) use lists::{in_words, owed_file, tries};
 
 use super::layout::{self, Screen};
 use super::list_file::{self, FileQuery};
 use super::{Answered, Page, auth, failed};
 use crate::base::hex;
-use crate::base::summary_cache::SummaryCache;
+use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::ledger::activity::{self, FoundTried, Wanted};
+use crate::ledger::activity::{self, Came, FoundTried, Wanted};
 use crate::ledger::audit_queries::{self, RecordedCopy};
 use crate::ledger::message_search::{ListedMessage, MessagePage, read_messages};
 use crate::ledger::web_sessions::WebSession;
@@ -39,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(25);
 const FIGURES_PATIENCE: Duration = Duration::from_mins(1);
 const FIGURES_WAIT: Duration = Duration::from_secs(1);
 /// How long the figures are cached, at least.
-const FIGURES_HOLD: Duration = Duration::from_secs(10);
+const FIGURES_HOLD: Duration = Duration::from_secs(2);
 /// An attempt becomes visible when its journal is committed, which is later than its time stamp, and gets its outcome later
 /// still. So each poll reads again what began within this time, in microseconds. An attempt that takes longer is not counted in
 /// a list that is filtered by state.
@@ -48,9 +49,13 @@ const OVERLAP: i64 = 15_000_000;
 const MOST_NEW: usize = 500;
 
 /// What the words of this screen mean.
-const WORDS: [(&str, &str); 7] = [
+const WORDS: [(&str, &str); 8] = [
     ("delivered", "The copy is in the mailbox."),
     ("deferred", "It is not in the mailbox yet. Postfix keeps the mail and tries it again."),
+    (
+        "failed before delivery",
+        "No mailbox was open, so there was no attempt. Unless it was refused, Postfix tries it again.",
+    ),
     ("refused", "It cannot be delivered. The mail returns to its sender, and nothing tries it again."),
     ("not ended", "The attempt is in progress, or it was cut short and not retried yet."),
     (
@@ -84,9 +89,7 @@ pub(super) async fn show(
         let found = form.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
         return Ok(lists::send((&page, &viewer), format, &found));
     }
-    let blocking = page.blocking.clone();
-    let figures = page.figures.get(async move { blocking.query_long(FIGURES_PATIENCE, figures).await });
-    let (figures, found) = tokio::join!(figures, form.ask(&page, find));
+    let (figures, found) = tokio::join!(counted(&page), form.ask(&page, find));
     let found = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     if let SearchResult::Attempts(found) = &found
         && form.is_a_name_only()
@@ -98,17 +101,19 @@ pub(super) async fn show(
         (figures::above(&figures, &viewer))
         (form::inputs(&form, problem.as_deref()))
         (layout::help(&WORDS))
-        @match &found {
-            SearchResult::Nothing => {}
-            SearchResult::NoneYet => { (lists::live_line(&form, &[])) (first_run(&page.site)) }
-            SearchResult::Owed(owed, more) => { (lists::owed(owed, *more)) (list_file::links(&form.path())) }
-            SearchResult::Failed(failed) => { (lists::failed(&form, failed)) (list_file::links(&form.path())) }
-            SearchResult::Attempts(found) => {
-                @if !found.failed.failures.is_empty() { (lists::failed(&form, &found.failed)) }
-                @if form.messages.is_empty() && found.shows_attempts() {
-                    (lists::tried(&form, &found.found, found.taken_as)) (list_file::links(&form.path()))
+        section #results tabindex="-1" aria-label="Results" {
+            @match &found {
+                SearchResult::Nothing => {}
+                SearchResult::NoneYet => { (lists::live_line(&form, &[])) (first_run(&page.site)) }
+                SearchResult::Owed(owed, more) => { (lists::owed(owed, *more)) (list_file::links(&form.path())) }
+                SearchResult::Failed(failed) => { (lists::failed(&form, failed)) (list_file::links(&form.path())) }
+                SearchResult::Attempts(found) => {
+                    @if !found.failed.failures.is_empty() { (lists::failed(&form, &found.failed)) }
+                    @let shows_attempts = form.messages.is_empty() && found.shows_attempts();
+                    @if shows_attempts { (lists::tried(&form, &found.found, found.taken_as)) }
+                    @if shows_attempts || !found.failed.failures.is_empty() { (list_file::links(&form.path())) }
+                    @if let Some(messages) = &found.messages { (lists::messages(&form, messages)) }
                 }
-                @if let Some(messages) = &found.messages { (lists::messages(&form, messages)) }
             }
         }
     };
@@ -139,8 +144,9 @@ fn find(
         return Ok(if failed.failures.is_empty() { SearchResult::NoneYet } else { SearchResult::Failed(failed) });
     }
     let mut failed = FailuresPage::default();
-    // A search for a name also finds what has no attempt.
-    if has_text && form.state.is_empty() && form.before.is_empty() {
+    // A search for a name, or for what is deferred or refused, also finds what has no attempt.
+    let asks_failed = matches!(wanted.came, Some(Came::Deferred | Came::Refused)) || has_text && wanted.came.is_none();
+    if asks_failed && form.before.is_empty() {
         match activity::in_time(search_failed(site, database, &form.q, wanted, None, limit))? {
             Some(matching) => failed = matching,
             // The page says that nothing before this moment was searched completely.
@@ -186,6 +192,12 @@ pub(super) async fn new_rows(
     };
     let new = form.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
     Ok(Json(new).into_response())
+}
+
+/// The figures above the list, which Service shows too.
+pub(super) async fn counted(page: &Page) -> Summary<Figures> {
+    let blocking = page.blocking.clone();
+    page.figures.get(async move { blocking.query_long(FIGURES_PATIENCE, figures).await }).await
 }
 
 pub(super) fn figures_cache() -> SummaryCache<Figures> {

@@ -45,7 +45,7 @@ const slashIsOff = () => {
 };
 const zone = document.querySelector("[data-zone]");
 if (zone) {
-  zone.textContent = `Times are in your time zone, ${Intl.DateTimeFormat().resolvedOptions().timeZone}. Each shows its UTC time when you point at it; those with a Z are UTC. `;
+  zone.textContent = `Times are in your time zone, ${Intl.DateTimeFormat().resolvedOptions().timeZone}. Each shows its UTC time when you point at it. `;
   // A shortcut of one character can be turned off (WCAG 2.1, 2.1.4): speech input may hear it in any word.
   const toggle = document.createElement("button");
   const name = () => { toggle.textContent = slashIsOff() ? "Let the key / lead to the search" : "Turn off the key / for the search"; };
@@ -118,7 +118,7 @@ const count = async () => {
   for (const row of rows) if (!shown.has(row)) fresh.add(row);
   if (!fresh.size) return;
   const link = document.createElement("a");
-  link.href = location.href;
+  link.href = location.pathname + location.search;
   link.textContent = `${fresh.size < 500 ? fresh.size : "500 or more"} new: show`;
   if (news.textContent !== link.textContent) news.replaceChildren(link);
 };
