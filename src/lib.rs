@@ -5,7 +5,8 @@
 //! every machine already uses, keyed by the Message-ID. A *ledger* in the same database records what was tried and what was done.
 //!
 //! Two sentences rank above everything else here: **no message is ever lost, and none is delivered twice.** In doubt between
-//! losing and deferring, a delivery defers (exit 75, `EX_TEMPFAIL`), and Postfix tries again.
+//! losing and deferring, a delivery defers (exit 75, `EX_TEMPFAIL`), and Postfix tries again. Where neither can be had, a copy is
+//! duplicated and never lost: docs/promises.md, "What is not promised".
 //!
 //! # The modules
 //!

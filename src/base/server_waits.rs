@@ -1,4 +1,4 @@
-//! Waits for servers, in the subcommands that people start. (A delivery has its [watchdog](crate::pipe::watchdog).)
+//! Waits for servers, in the subcommands that people start. (A delivery has its [watchdog](crate::pipe::deadline_watchdog).)
 //!
 //! A server that hangs (SIGSTOP, a paused container, a stuck disk) keeps its connections. The server's kernel acknowledges what
 //! is sent, so no time limit of TCP ends the wait. No fixed limit fits: an index on a large table may take an hour.

@@ -1,7 +1,16 @@
 //! The ledger: what was tried and what was done, in the database that every machine shares.
 //!
-//! Three tables (`sql/<engine>/`): `attempts` is the journal, with a row for each attempt at a copy; `messages` has the
-//! recorded fields of a message; `copies` has the location of each copy, or that it is owed.
+//! Three tables (`sql/<engine>/`) are a delivery's own: `attempts` is the journal, with a row for each attempt at a copy; `messages`
+//! has the recorded fields of a message; `copies` has the location of each copy, or that it is owed. docs/schema.md describes all.
+//!
+//! | of | modules |
+//! |---|---|
+//! | a delivery | `addresses`, `epoch`, `event`, `failures`, `outcome`, `record_fallback`, `statements` |
+//! | people's questions | `activity`, `deliveries`, `message_addresses`, `message_search`, `stage_times`, `statistics`, `time_span`, `trace` |
+//! | replay, audit, prune | `audit_queries`, `retention` |
+//! | notifications | `notifications`, `subscriptions` |
+//! | web UI and API | `api_tokens`, `operations_log`, `submissions`, `web_sessions` |
+//! | one engine | `mysql`, `postgres`, `sqlite`; for all of them `check`, `columns`, `schema` |
 
 pub(crate) mod activity;
 mod addresses;

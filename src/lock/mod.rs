@@ -1,5 +1,11 @@
 //! Named locks: of all sessions with the database, from any machine, at most one holds the lock of a name. This module knows
 //! nothing of mail.
+//!
+//! | engine | the lock | whom it excludes | what ends it |
+//! |---|---|---|---|
+//! | PostgreSQL | `pg_try_advisory_xact_lock` of a hash | the sessions of one database | its transaction's end |
+//! | MySQL, MariaDB | `GET_LOCK` of the name | the sessions of one server | `RELEASE_LOCK`, or the session's end |
+//! | SQLite | `flock(2)` on a file of that name | the processes of one machine | release, or the process's end |
 
 mod mysql;
 mod name;
@@ -98,7 +104,8 @@ pub trait NamedLock {
     ///
     /// # Errors
     /// If the server gave no clear answer, or its lock excludes nobody (Galera, a replica). On PostgreSQL also if the
-    /// session holds any lock already; on MySQL, if it holds this one.
+    /// session holds any lock already; on MySQL, if it holds this one. On SQLite a lock that the session holds is [`Acquired::Held`]
+    /// once more, and one release frees it.
     fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError>;
 
     /// Asks, in the session that took it, whether the lock is still held. `Ok(false)` and `Err` both mean: stop.

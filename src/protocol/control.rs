@@ -254,7 +254,7 @@ pub struct LastRun {
     /// Whether the run succeeded. Single copies may still be owed after a run that succeeded.
     pub well: bool,
     /// The result in one line.
-    pub said: String,
+    pub result: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -265,7 +265,7 @@ pub struct LastEnd {
     pub end: End,
     /// The last lines that it wrote to standard error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub said: Vec<String>,
+    pub output: Vec<String>,
 }
 
 /// How a process ended. An exit status and a signal of the same number are different ends.
@@ -323,7 +323,7 @@ mod tests {
             (exit.to_string(), signal.to_string()),
             ("ended with exit status 10".into(), "ended by SIGUSR1".into())
         );
-        let last = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(9), said: vec!["x".into()] };
+        let last = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(9), output: vec!["x".into()] };
         let text = line(&last);
         assert_eq!(text, "{\"at\":\"2026-11-22T10:00:00Z\",\"signal\":9,\"said\":[\"x\"]}\n");
         assert_eq!(serde_json::from_str::<LastEnd>(&text).unwrap(), last);

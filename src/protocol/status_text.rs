@@ -37,7 +37,7 @@ impl LastEnd {
     /// How the process ended, and the last line that it wrote.
     #[must_use]
     pub fn to_text(&self) -> String {
-        self.said.last().map_or_else(|| self.end.to_string(), |line| format!("{}; it said: {line}", self.end))
+        self.output.last().map_or_else(|| self.end.to_string(), |line| format!("{}; it said: {line}", self.end))
     }
 }
 
@@ -50,7 +50,7 @@ impl Task {
             next_at.as_deref().map_or_else(|| "it is under way".into(), |at| format!("next at {}", exact_text(at)));
         let last = last.as_ref().map_or_else(
             || "it has not been done yet".into(),
-            |last| format!("{}, at {}, in {}", last.said, exact_text(&last.at), age(last.took_s)),
+            |last| format!("{}, at {}, in {}", last.result, exact_text(&last.at), age(last.took_s)),
         );
         let failed = match failed_runs {
             0 => String::new(),
@@ -150,9 +150,9 @@ pub(crate) mod tests {
 
     #[test]
     fn how_the_last_one_ended_is_reported_with_its_last_word() {
-        let last = |said: &[&str]| {
-            let shown = said.iter().map(ToString::to_string).collect();
-            let last_end = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(11), said: shown };
+        let last = |lines: &[&str]| {
+            let output = lines.iter().map(ToString::to_string).collect();
+            let last_end = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(11), output };
             Process { last_end: Some(last_end), ..gone(Role::Worker) }.last_exit()
         };
         assert_eq!(last(&[]).as_deref(), Some("ended by SIGSEGV"));
@@ -164,7 +164,7 @@ pub(crate) mod tests {
     fn a_task_is_reported_in_one_line() {
         let new = Task { task: "finish_owed".into(), every_s: 60.0, next_at: None, failed_runs: 0, last: None };
         assert_eq!(new.to_text(), "finish owed: it has not been done yet; it is under way");
-        let last = LastRun { at: "2026-11-22T10:00:00Z".into(), took_s: 0.25, well: false, said: "no answer".into() };
+        let last = LastRun { at: "2026-11-22T10:00:00Z".into(), took_s: 0.25, well: false, result: "no answer".into() };
         let done = Task { next_at: Some("2026-11-22T10:01:00.5Z".into()), last: Some(last), ..new };
         let printed = "no answer, at 2026-11-22 10:00:00Z, in 0.2s; next at 2026-11-22 10:01:00Z";
         for (failed_runs, failed) in [(0, ""), (1, "FAILED: "), (3, "FAILED 3 times in a row: ")] {

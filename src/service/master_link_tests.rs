@@ -89,7 +89,7 @@ async fn what_the_master_says_reaches_whom_it_is_for() {
         scene.say(&ToFront::WorkerStarted { pid }).await;
     }
     scene.started.wait_for(|started| *started == Started::from([7, 8])).await.unwrap();
-    let end = WorkerEnd { pid: 7, end: End::Signal(11), by_us: false, said: vec!["x".to_owned()] };
+    let end = WorkerEnd { pid: 7, end: End::Signal(11), by_us: false, output: vec!["x".to_owned()] };
     scene.say(&ToFront::WorkerEnded(end.clone())).await;
     assert_eq!(scene.ended.recv().await, Some(end));
     // Another process may have this id by now.
@@ -119,7 +119,7 @@ async fn what_the_timer_has_written_down_is_reported_as_soon_as_it_is_seen() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("state")).unwrap();
     let written = r#"[{"task":"finish_owed","every_s":300.0,"next_at":"2026-11-22T10:05:00Z","failed_runs":1,
-        "last":{"at":"2026-11-22T10:00:00Z","took_s":2.0,"well":false,"said":"no database"}}]"#;
+        "last":{"at":"2026-11-22T10:00:00Z","took_s":2.0,"well":false,"result":"no database"}}]"#;
     std::fs::write(folder.path().join("state/timer.json"), written).unwrap();
     let mut scene = Scene::new(folder.path());
     let until = Instant::now() + LONG;

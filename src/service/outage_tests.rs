@@ -247,7 +247,7 @@ impl OutageWorld {
             slot.process = Process::None(now + slot.restarts.died(now - slot.since));
             let (pid, end) = (u32::try_from(at).unwrap(), End::Signal(signal_hook::consts::SIGKILL));
             self.handle(Event::WorkerGone { connection: by });
-            self.handle(Event::ProcessEnded(WorkerEnd { pid, end, by_us: false, said: Vec::new() }));
+            self.handle(Event::ProcessEnded(WorkerEnd { pid, end, by_us: false, output: Vec::new() }));
             return;
         }
         let is_ours = self.front.is_some() && by.0 > self.before_this_front;

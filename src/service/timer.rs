@@ -1,5 +1,6 @@
 //! The timer: a process that runs tasks at intervals. It finishes owed copies, prunes, renews the proof that a login leads to the
-//! named user's mailbox, and indexes messages by address. Each site has the last one, and prunes at least `failures`. Of all hosts that share a database, one at a time runs a task.
+//! named user's mailbox, and indexes messages by address. Each site has the last task, and prunes at least `failures`. Of all hosts
+//! that share a database, one at a time runs a task.
 //!
 //! | result of a run | when the next one begins |
 //! |---|---|
@@ -7,7 +8,7 @@
 //! | another host runs the task | after the interval |
 //! | failure: no database, no right to delete, a lost lock | after a pause that doubles, from 5 s to an hour or the interval |
 //!
-//! One thread does the work. A second one ends the process if a copy outlives its deadline ([`watchdog`](super::watchdog)); in
+//! One thread does the work. A second one ends the process if a copy outlives its deadline ([`process_watchdog`](super::process_watchdog)); in
 //! the log, that copy is then the last. A file keeps the results of the last runs. So a new process continues the schedule of the
 //! previous one, and `service status` shows the results.
 
@@ -234,14 +235,16 @@ impl Timer<'_> {
         let pause = planned.pause(well);
         match &came {
             // Twice a minute; `service status` shows it.
-            Ok(said) if matches!(planned.kind, TaskKind::IndexAddresses) => debug!(task = name, said, ?took, "done"),
-            Ok(said) => info!(task = name, said, ?took, "done, as it is at intervals"),
+            Ok(result) if matches!(planned.kind, TaskKind::IndexAddresses) => {
+                debug!(task = name, result, ?took, "done")
+            }
+            Ok(result) => info!(task = name, result, ?took, "done, as it is at intervals"),
             Err(problem) => {
                 warn!(task = name, problem, failed_runs = planned.failed_runs, again_in = ?pause, "what is done at intervals has failed");
             }
         }
-        let shown = came.unwrap_or_else(|problem| problem);
-        planned.last = Some(LastRun { at: exact(at), took_s: took.as_secs_f64(), well, said: shown });
+        let result = came.unwrap_or_else(|problem| problem);
+        planned.last = Some(LastRun { at: exact(at), took_s: took.as_secs_f64(), well, result });
         planned.after(pause);
     }
 
@@ -302,8 +305,8 @@ impl Timer<'_> {
             lost = held.is_still_ours().err();
             lost.is_none() && !self.stop.is_requested() && deadline.remaining() > BEGINNING
         });
-        let expected = indexed.map(|added| format!("{added} addresses of messages indexed")).map_err(shown)?;
-        lost.map_or(Ok(expected), Err)
+        let summary = indexed.map(|added| format!("{added} addresses of messages indexed")).map_err(shown)?;
+        lost.map_or(Ok(summary), Err)
     }
 
     fn prune(&self, retention: Retention, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> TaskResult {
@@ -323,8 +326,8 @@ impl Timer<'_> {
             done.push(prune::prune(database.as_mut(), kind, age, REST, &mut go_on).map_err(shown)?);
         }
         let counts = |pruned: &Pruned| format!("{} {} removed", pruned.removed, pruned.kind.as_str());
-        let collected = done.iter().map(counts).collect::<Vec<_>>().join(", ");
-        lost.map_or_else(|| Ok(collected.clone()), |problem| Err(format!("{problem} ({collected})")))
+        let summary = done.iter().map(counts).collect::<Vec<_>>().join(", ");
+        lost.map_or_else(|| Ok(summary.clone()), |problem| Err(format!("{problem} ({summary})")))
     }
 }
 

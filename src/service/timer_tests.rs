@@ -14,7 +14,7 @@ fn planned(every: Duration, written: &[Task]) -> Planned {
 /// A task whose last run began this long ago.
 fn task(ago: Duration, failed_runs: u32, next_at: Option<&str>) -> Task {
     let at = exact(wall_clock() - i64::try_from(ago.as_micros()).unwrap());
-    let last = LastRun { at, took_s: 0.1, well: failed_runs == 0, said: "x".into() };
+    let last = LastRun { at, took_s: 0.1, well: failed_runs == 0, result: "x".into() };
     let next_at = next_at.map(ToOwned::to_owned);
     Task { task: "finish_owed".into(), every_s: 60.0, next_at, failed_runs, last: Some(last) }
 }
@@ -173,7 +173,7 @@ fn what_came_of_a_run_says_when_the_next_one_begins() {
             timer.run(&mut planned);
             let last = planned.last.clone().unwrap();
             assert_eq!((last.well, planned.failed_runs), (false, failed_runs));
-            assert!(last.said.contains("mail"), "{last:?}");
+            assert!(last.result.contains("mail"), "{last:?}");
             assert!(waits(&planned) <= 2 * FIRST_PAUSE);
         }
     });

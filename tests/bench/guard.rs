@@ -50,7 +50,7 @@ const ALLOCATIONS_BY_OTHERS: f64 = 2.0;
 const MOST_BYTES: u64 = 9_000_000;
 
 const ONE_COPY: &str = "one_copy";
-const TOLD: &str = "told";
+const NOTIFIED: &str = "notified";
 
 /// By name.
 type Figures = BTreeMap<String, u64>;
@@ -80,7 +80,7 @@ enum Kind {
     Large,
     /// One copy, and somebody is subscribed to it: what that costs is the server's, and nothing of ours. So it is held to [`Self::OneCopy`]
     /// of the same run, and no figures of it are committed.
-    Told,
+    Notified,
 }
 
 impl Kind {
@@ -91,7 +91,7 @@ impl Kind {
         (Self::ThereAlready, "there_already"),
         (Self::Busy, "busy"),
         (Self::Large, "large"),
-        (Self::Told, TOLD),
+        (Self::Notified, NOTIFIED),
     ];
 }
 
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
     for (engine, name) in [(Engine::Postgres17, "postgresql"), (Engine::Mariadb118, "mariadb")] {
         let mut site = Site::set_up(engine, program);
         for (kind, kind_name) in Kind::ALL {
-            if kind == Kind::Told {
+            if kind == Kind::Notified {
                 site.scene.database.subscribe();
             }
             let figures: Vec<Figures> = (0..runs).map(|run| site.measure(kind, run)).collect();
@@ -136,7 +136,7 @@ fn main() -> ExitCode {
     println!("|-{:-<46}-|-{:->12}:|-{:->12}:|-{:->10}:|-{:->6}:|", "", "", "", "", "");
     for ((engine, kind, figure), spread) in &spread {
         let now = figures_now[*engine][*kind][*figure];
-        let was = if *kind == TOLD {
+        let was = if *kind == NOTIFIED {
             figures_now[*engine][ONE_COPY][*figure]
         } else {
             committed.figures.get(*engine).and_then(|kinds| kinds.get(*kind)?.get(*figure)).copied().unwrap_or(0)
@@ -147,7 +147,7 @@ fn main() -> ExitCode {
         println!("| {name:46} | {was:>12} | {now:>12} | {difference:>+9.2}% | {spread:>5.2}% |");
         let tolerance = FIGURES.iter().find(|(known, _)| known == figure).unwrap().1;
         let tolerance = match *figure {
-            _ if *kind == TOLD => tolerance,
+            _ if *kind == NOTIFIED => tolerance,
             "instructions" if elsewhere => INSTRUCTIONS_ELSEWHERE,
             "allocations" if other_tools => ALLOCATIONS_BY_OTHERS,
             _ => tolerance,
@@ -180,7 +180,7 @@ fn main() -> ExitCode {
 fn text(made_with: &str, table: &Table) -> String {
     let mut text = format!("# Written by tests/bench/guard --accept.\nmade_with = {made_with:?}\n");
     for (engine, kinds) in table {
-        for (kind, figures) in kinds.iter().filter(|(kind, _)| *kind != TOLD) {
+        for (kind, figures) in kinds.iter().filter(|(kind, _)| *kind != NOTIFIED) {
             text += &format!("\n[{engine}.{kind}]\n");
             for (figure, _) in FIGURES {
                 text += &format!("{figure} = {}\n", figures[figure]);

@@ -40,6 +40,10 @@ impl Outage {
         Self { scene, site, sessions: Sessions::default() }
     }
 
+    pub fn count(&mut self, sql: &str) -> i64 {
+        self.scene.database.count(sql)
+    }
+
     /// Tries so many messages to doug, each once.
     pub fn try_each(&mut self, messages: usize) {
         for number in 0..messages {

@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn a_throttled_worker_stands_in_the_table_with_its_reason() {
-        let last = LastEnd { at: String::new(), end: End::Signal(11), said: vec!["a".into(), "stack\u{1b}[2J".into()] };
+        let last =
+            LastEnd { at: String::new(), end: End::Signal(11), output: vec!["a".into(), "stack\u{1b}[2J".into()] };
         let worker = Process {
             restarts: 12,
             throttled: true,
@@ -78,8 +79,12 @@ mod tests {
             ..gone(Role::Worker)
         };
         let front = Process { number: 1, pid: Some(7), up_s: Some(3600.0), ready: true, ..gone(Role::Front) };
-        let last =
-            |well, said: &str| LastRun { at: "2026-11-22T10:00:00Z".into(), took_s: 61.0, well, said: said.into() };
+        let last = |well, result: &str| LastRun {
+            at: "2026-11-22T10:00:00Z".into(),
+            took_s: 61.0,
+            well,
+            result: result.into(),
+        };
         let next_at = Some("2026-11-22T10:06:01Z".into());
         let owed = Task {
             task: "finish_owed".into(),

@@ -138,7 +138,7 @@ impl FileLocks {
     }
 
     /// Takes the lock, waiting for at most `wait`. A repeated request for a lock that this very value holds returns
-    /// [`FileLockResult::Held`], as on the database servers.
+    /// [`FileLockResult::Held`].
     pub(crate) fn acquire(&mut self, name: &str, wait: Duration) -> Result<FileLockResult, DatabaseError> {
         if self.held.iter().any(|held| held.name == name) {
             return Ok(FileLockResult::Held);

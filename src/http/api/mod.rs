@@ -334,9 +334,13 @@ fn check_content(wanted: Content, headers: &HeaderMap) -> Result<(), Problem> {
 /// # Errors
 /// If the announced length is larger than `largest`.
 fn check_length(headers: &HeaderMap, largest: usize) -> Result<Option<usize>, Problem> {
-    let shown = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    let Some(shown) = shown else { return Ok(None) };
-    usize::try_from(shown).ok().filter(|shown| *shown <= largest).map(Some).ok_or_else(|| Problem::too_large(largest))
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let Some(length) = length else { return Ok(None) };
+    usize::try_from(length)
+        .ok()
+        .filter(|length| *length <= largest)
+        .map(Some)
+        .ok_or_else(|| Problem::too_large(largest))
 }
 
 /// Reads a body of at most `largest` bytes.

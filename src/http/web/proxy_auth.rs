@@ -39,10 +39,10 @@ impl TrustedUsers {
     /// # Errors
     /// If the proxy names two users or an invalid name, or if the user has no role.
     pub(super) fn who(&self, headers: &HeaderMap) -> Result<Option<WebSession>, NotTrusted> {
-        let mut shown = headers.get_all(&self.header).iter();
-        let Some(name) = shown.next() else { return Ok(None) };
+        let mut values = headers.get_all(&self.header).iter();
+        let Some(name) = values.next() else { return Ok(None) };
         // One of them may come from the browser itself.
-        if shown.next().is_some() {
+        if values.next().is_some() {
             return Err(NotTrusted::Twice(self.header.clone()));
         }
         let name = std::str::from_utf8(name.as_bytes()).ok().filter(|name| is_name(name));

@@ -105,7 +105,7 @@ fn file(to: (&Page, &WebSession), format: FileFormat, list: &str, status: &Statu
         let last = last.as_ref();
         json!({
             "task": task, "every_s": every_s, "next_at": next_at, "failed_runs": failed_runs, "last_at": last.map(|run| &run.at),
-            "took_s": last.map(|run| run.took_s), "result": last.map(|run| &run.said),
+            "took_s": last.map(|run| run.took_s), "result": last.map(|run| &run.result),
         })
     };
     let processes = "role,number,pid,since,up_s,ready,ending,restarts,throttled,starts_in_s";

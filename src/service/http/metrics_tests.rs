@@ -35,7 +35,7 @@ fn figures() -> Figures {
         every_s: 60.0,
         next_at: None,
         failed_runs: 3,
-        last: Some(LastRun { at: "2026-11-20T10:00:00Z".into(), took_s: 1.0, well: false, said: "away".into() }),
+        last: Some(LastRun { at: "2026-11-20T10:00:00Z".into(), took_s: 1.0, well: false, result: "away".into() }),
     };
     let ends = Ends { started: 2, ended: BTreeMap::from([("SIGSEGV".into(), 1)]) };
     let service = Status {

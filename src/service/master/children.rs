@@ -190,7 +190,7 @@ impl Slot {
                 let end = End::NotStarted(error.to_string());
                 let pause = self.restarts.died(Duration::ZERO);
                 warn!(process = self.name(), %error, again_in = ?pause, "it could not be started");
-                self.last_end = Some(LastEnd { at: exact(wall_clock()), end, said: Vec::new() });
+                self.last_end = Some(LastEnd { at: exact(wall_clock()), end, output: Vec::new() });
                 self.phase = Phase::Waiting(now + pause);
             }
         }
@@ -231,7 +231,7 @@ impl Slot {
             (Some(code), _) => End::Exit(code),
             (None, signal) => End::Signal(signal.unwrap_or_default()),
         };
-        let shown = running.tail.into_lines();
+        let output = running.tail.into_lines();
         let Running { pid, generation, served, life, .. } = *running;
         let (asked, killed) = match life {
             Life::Unready | Life::Ready | Life::Lost { .. } => (false, false),
@@ -257,7 +257,7 @@ impl Slot {
             (false, false) if done => "done".into(),
             (false, false) => end.kind(),
         };
-        let last = LastEnd { at: exact(wall_clock()), end, said: shown };
+        let last = LastEnd { at: exact(wall_clock()), end, output };
         self.last_end = Some(last.clone());
         Some(Ended { role, name, pid, last, by_us, generation, served, kind })
     }
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!((status.starts_in_s, status.pid), (None, slot.running().map(|running| running.pid)));
         let one = ended(&mut slot, begin);
         assert_eq!((one.name.as_str(), one.kind.as_str(), one.by_us, one.served), ("worker 7", "exit 3", false, false));
-        assert_eq!((one.last.said.as_slice(), one.generation), (&["one".to_owned(), "two".to_owned()][..], 3));
+        assert_eq!((one.last.output.as_slice(), one.generation), (&["one".to_owned(), "two".to_owned()][..], 3));
         let how = "ended with exit status 3; it said: two";
         assert_eq!((one.last.to_text(), slot.how_it_ended()), (how.into(), how.into()));
         assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + Duration::from_millis(100)));

@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn a_notice_is_one_line_that_says_how_a_worker_ended() {
-        let shown = vec!["thread 'main' has overflowed its stack".to_owned()];
-        let notice = ToFront::WorkerEnded(WorkerEnd { pid: 77, end: End::Signal(11), by_us: false, said: shown });
+        let output = vec!["thread 'main' has overflowed its stack".to_owned()];
+        let notice = ToFront::WorkerEnded(WorkerEnd { pid: 77, end: End::Signal(11), by_us: false, output });
         let text = line(&notice);
         assert_eq!(
             text,

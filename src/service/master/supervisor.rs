@@ -310,8 +310,8 @@ impl Supervisor {
                     (self.database_away, self.known, self.timer) = (None, Value::Null, Vec::new());
                 }
                 Role::Worker => {
-                    let LastEnd { end, said, .. } = one.last;
-                    let end = WorkerEnd { pid: one.pid, end, by_us: one.by_us, said };
+                    let LastEnd { end, output, .. } = one.last;
+                    let end = WorkerEnd { pid: one.pid, end, by_us: one.by_us, output };
                     self.send_to_front(&ToFront::WorkerEnded(end), now);
                 }
                 Role::Runner | Role::Timer | Role::Notifier | Role::Web => {}

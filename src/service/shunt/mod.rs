@@ -7,7 +7,7 @@
 //! | two or more: the message is shunted | 451 at once; once an hour alone |
 //!
 //! A signal from outside is no crash of the message. Nor is it one if the worker's watchdog ends the worker while a server owes
-//! an answer: that signal is SIGKILL ([`watchdog`](super::watchdog)).
+//! an answer: that signal is SIGKILL ([`process_watchdog`](super::process_watchdog)).
 //!
 //! [`writer`] stores what must outlive the process. [`upgrade`] makes a new build retry all shunted messages, so that a repaired
 //! site delivers them.
@@ -51,7 +51,7 @@ pub struct WorkerEnd {
     /// Whether the master has killed the worker, or requested its end: in that case its message is not the cause.
     pub by_us: bool,
     /// The last lines that the worker wrote to standard error, oldest first.
-    pub said: Vec<String>,
+    pub output: Vec<String>,
 }
 
 /// How a message may be delivered now.
@@ -192,9 +192,9 @@ impl CrashRecords {
     fn worker_ended(&mut self, end: &WorkerEnd, lost: LostJob, now: Instant) {
         let LostJob { request, body, alone } = lost;
         let Some(digest) = end.is_crash().then(|| digest(&body)).flatten() else { return };
-        let (id, queue_id, said) = (digest.to_string(), request.queue_id.as_deref(), end.said.last());
+        let (id, queue_id, last_line) = (digest.to_string(), request.queue_id.as_deref(), end.output.last());
         let (pid, sender) = (end.pid, &request.sender);
-        warn!(id, pid, queue_id, sender, end = %end.end, said, "a worker has crashed with a message");
+        warn!(id, pid, queue_id, sender, end = %end.end, last_line, "a worker has crashed with a message");
         self.counted.retain(|at| now.saturating_duration_since(*at) < MINUTE);
         let key = (request.size, digest);
         let is_known = self.records.contains_key(&key);
@@ -223,8 +223,8 @@ impl CrashRecords {
         };
         self.counted.push_back(now);
         self.records.insert(key, record);
-        let expected = said.map(|said| format!(": {said}")).unwrap_or_default();
-        let reason = format!("worker {pid} {}{expected}", end.end);
+        let last_line = last_line.map(|line| format!(": {line}")).unwrap_or_default();
+        let reason = format!("worker {pid} {}{last_line}", end.end);
         self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
     }
 
@@ -295,7 +295,7 @@ mod tests {
             (End::NotStarted("no memory".into()), false, false),
         ];
         for (end, by_us, is_crash) in table {
-            let end = WorkerEnd { pid: 7, end, by_us, said: Vec::new() };
+            let end = WorkerEnd { pid: 7, end, by_us, output: Vec::new() };
             assert_eq!(end.is_crash(), is_crash, "{end:?}");
         }
     }
@@ -305,7 +305,7 @@ mod tests {
         let request = Box::new(Request::to(&["a@x"], message.len()));
         let lost = LostJob { request, body: Body::Memory(message.into()), alone };
         records.connection_ended(pid, lost, now);
-        records.process_ended(&WorkerEnd { pid, end: End::Signal(11), by_us: false, said: Vec::new() }, now);
+        records.process_ended(&WorkerEnd { pid, end: End::Signal(11), by_us: false, output: Vec::new() }, now);
         !records.orders().is_empty()
     }
 

@@ -218,13 +218,13 @@ impl Link {
     fn listen(&mut self, connection: &mut Blocking) -> Result<bool, BlockingError> {
         // A timeout of a socket would be at least a tick of the kernel's clock, up to 10 ms: each reply would wait for that.
         ioctl_fionbio(connection.stream(), true).map_err(io::Error::from)?;
-        let mut shown = false;
+        let mut is_any = false;
         while let Some(frames) = connection.receive(Instant::now())? {
-            shown = true;
+            is_any = true;
             self.take(frames);
         }
         ioctl_fionbio(connection.stream(), false).map_err(io::Error::from)?;
-        Ok(shown)
+        Ok(is_any)
     }
 
     fn take(&mut self, frames: Message) {

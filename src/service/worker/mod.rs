@@ -1,7 +1,7 @@
 //! A worker: a process that delivers one message at a time, with sessions that stay open in between.
 //!
 //! This thread delivers. A second one ([`link`]) talks with the broker, so that heartbeats show that the process is alive during
-//! a long delivery. A third ends the process if a delivery outlives its deadline ([`watchdog`](super::watchdog)).
+//! a long delivery. A third ends the process if a delivery outlives its deadline ([`process_watchdog`](super::process_watchdog)).
 
 mod deliver;
 mod link;

@@ -26,8 +26,8 @@ fn found(folder: &Path, postconf: &str) -> [(String, String, String); 2] {
         serde_json::from_slice(&printed.stdout).unwrap_or_else(|error| panic!("{error}: {printed:?}"));
     ["queue lifetime", "deadline"].map(|what| {
         let one = findings.iter().find(|one| one["what"] == what).unwrap_or_else(|| panic!("no {what}: {findings:#?}"));
-        let [state, found, mend] = ["state", "found", "fix"].map(|of| one[of].as_str().unwrap_or_default().to_owned());
-        (state, found, mend)
+        let [state, found, fix] = ["state", "found", "fix"].map(|of| one[of].as_str().unwrap_or_default().to_owned());
+        (state, found, fix)
     })
 }
 
@@ -45,11 +45,14 @@ fn a_postfix_that_gives_up_sooner_than_is_reckoned_with_is_bad() {
     assert!(lifetime.2.contains("delivery.postfix_queue_lifetime = \"1h\""), "{lifetime:?}");
     assert_eq!((limit.0.as_str(), limit.1.as_str()), ("bad", "4m; Postfix's limit: 3m 20s (maildrop_time_limit)"));
     let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
-    assert_eq!(asked, "-x maximal_queue_lifetime command_time_limit maildrop_time_limit maildrop-via_time_limit\n");
+    assert_eq!(
+        asked,
+        "-x maximal_queue_lifetime command_time_limit mydestination virtual_mailbox_domains maildrop_time_limit maildrop-via_time_limit\n"
+    );
 
     let says_so = "echo 'maximal_queue_lifetime = 5d'\necho 'maildrop_time_limit = 1000s'";
-    for (state, found, mend) in found(folder.path(), says_so) {
-        assert_eq!((state.as_str(), mend.as_str()), ("ok", ""), "{found}");
+    for (state, found, fix) in found(folder.path(), says_so) {
+        assert_eq!((state.as_str(), fix.as_str()), ("ok", ""), "{found}");
     }
 }
 
@@ -61,9 +64,9 @@ fn where_postfix_does_not_say_it_somebody_is_to_see_to_it() {
         // It says nothing in time; and is not waited for.
         "exec sleep 1000",
     ] {
-        for (state, found, mend) in found(folder.path(), postconf) {
+        for (state, found, fix) in found(folder.path(), postconf) {
             assert_eq!(state, "ok", "{postconf}: {found}");
-            assert!(mend.starts_with("see that main.cf says the same: postconf ma"), "{postconf}: {mend}");
+            assert!(fix.starts_with("see that main.cf says the same: postconf ma"), "{postconf}: {fix}");
         }
     }
 }

@@ -206,8 +206,8 @@ impl Service {
         let status = worker.end();
         let end = status.signal().map_or_else(|| End::Exit(status.code().unwrap()), End::Signal);
         let errors = fs::read_to_string(self.path().join(format!("stderr.{pid}"))).unwrap_or_default();
-        let shown = errors.lines().map(str::to_owned).collect();
-        self.tell_front(&ToFront::WorkerEnded(WorkerEnd { pid, end, by_us, said: shown }));
+        let output = errors.lines().map(str::to_owned).collect();
+        self.tell_front(&ToFront::WorkerEnded(WorkerEnd { pid, end, by_us, output }));
         status
     }
 

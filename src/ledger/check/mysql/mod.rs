@@ -43,30 +43,30 @@ impl Variables {
 }
 
 pub(super) fn server(database: &mut dyn Database) -> Result<String, DatabaseError> {
-    let mut expected: Vec<String> = show(database, "VARIABLES", "server_uuid server_uid hostname port")?
+    let mut names: Vec<String> = show(database, "VARIABLES", "server_uuid server_uid hostname port")?
         .into_iter()
         .map(|(name, value)| format!("{name} {value}"))
         .collect();
-    expected.sort();
-    Ok(expected.join(", "))
+    names.sort();
+    Ok(names.join(", "))
 }
 
 pub(super) fn inspect(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<Finding>, DatabaseError> {
     let (product, doing) = (database.dialect(), "reading the server's variables");
     let mut pairs = show(database, "VARIABLES", VARIABLES)?;
     pairs.extend(show(database, "STATUS", STATUS)?);
-    let shown = Variables::of(pairs);
+    let variables = Variables::of(pairs);
     let (number, largest_packet): (String, u64) = only(database, doing, "SELECT VERSION(), @@max_allowed_packet")?;
     let mut findings = vec![version(product, &number)];
-    findings.extend(settings(&shown));
-    if shown.in_a_group() {
+    findings.extend(settings(&variables));
+    if variables.in_a_group() {
         findings.push(group_members(database)?);
     }
-    findings.extend(match shown.on("rpl_semi_sync_source_enabled") {
-        true => semi_synchronous(wanted, &shown),
+    findings.extend(match variables.on("rpl_semi_sync_source_enabled") {
+        true => semi_synchronous(wanted, &variables),
         // The members of a group have all commits.
-        false if shown.in_a_group() => Vec::new(),
-        false => vec![asynchronous(wanted.replicated, followers(database, &shown)?)],
+        false if variables.in_a_group() => Vec::new(),
+        false => vec![asynchronous(wanted.replicated, followers(database, &variables)?)],
     });
     findings.push(packet(largest_packet));
     findings.push(encryption(database.privacy()));
@@ -76,9 +76,9 @@ pub(super) fn inspect(database: &mut dyn Database, wanted: Requirements) -> Resu
 /// The answer to a SHOW of these variables, with names in lower case.
 fn show(database: &mut dyn Database, what: &str, names: &str) -> Result<Vec<(String, String)>, DatabaseError> {
     let show = format!("SHOW GLOBAL {what} WHERE Variable_name IN ('{}')", names.replace(' ', "', '"));
-    let mut shown: Vec<(String, String)> = database.query("reading the server's variables", &show, &[])?;
-    shown.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
-    Ok(shown)
+    let mut rows: Vec<(String, String)> = database.query("reading the server's variables", &show, &[])?;
+    rows.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+    Ok(rows)
 }
 
 /// Two counts that only a role with a special right may read; `None` for another role.

@@ -226,7 +226,7 @@ impl BrokerWorld {
     /// The master reports how a worker has ended.
     fn ended(&mut self, pid: i32, end: End) {
         let pid = u32::try_from(pid).unwrap();
-        self.event(Event::ProcessEnded(WorkerEnd { pid, end, by_us: false, said: Vec::new() }));
+        self.event(Event::ProcessEnded(WorkerEnd { pid, end, by_us: false, output: Vec::new() }));
     }
 
     fn step(&mut self, step: Step) {

@@ -18,8 +18,8 @@ impl Scene {
     }
 
     fn report(&mut self, worker: u64, end: End, by_us: bool) {
-        let (pid, said) = (u32::try_from(worker).unwrap(), vec!["a line".to_owned(), "it overflowed".to_owned()]);
-        assert_eq!(self.handle(Event::ProcessEnded(WorkerEnd { pid, end, by_us, said })), []);
+        let (pid, output) = (u32::try_from(worker).unwrap(), vec!["a line".to_owned(), "it overflowed".to_owned()]);
+        assert_eq!(self.handle(Event::ProcessEnded(WorkerEnd { pid, end, by_us, output })), []);
     }
 
     /// Lets the message crash this new worker.
@@ -204,8 +204,8 @@ fn what_ends_a_worker_from_outside_is_no_crash_of_the_message() {
 fn the_masters_report_may_come_before_the_connection_ends_or_too_late() {
     let mut scene = Scene::with_workers(&[1]);
     one_work(scene.submit(10, &["a@x"]));
-    let (end, said) = (ABORT, Vec::new());
-    let report = Event::ProcessEnded(WorkerEnd { pid: 1, end, by_us: false, said });
+    let (end, output) = (ABORT, Vec::new());
+    let report = Event::ProcessEnded(WorkerEnd { pid: 1, end, by_us: false, output });
     assert_eq!(one_answer(scene.handle(report)), (10, vec!["4.3.0".into()]));
     assert_eq!(scene.figures(), (1, 0));
     assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }), []);
