@@ -35,7 +35,7 @@ const PAGE: usize = 500;
 
 pub(super) const RECORDING_FAILURES: &str = "recording deliveries that failed before their journal";
 
-/// The most characters of a recipient, which is part of the key (RFC 5321, 4.5.3.1: 64 and 255 octets), and of a text.
+/// The most characters of a recipient, which is part of the key (RFC 5321 section 4.5.3.1: 64 and 255 octets), and of a text.
 const RECIPIENT_LIMIT: usize = 320;
 const TEXT_LIMIT: usize = 1000;
 

@@ -311,6 +311,7 @@ impl LmtpSession {
         }
         match command {
             Command::Lhlo => self.lhlo(),
+            // RFC 2033 section 4.1.
             Command::Helo => self.error("500 5.5.1 This is LMTP: say LHLO"),
             Command::Mail(mail) => self.mail(mail),
             Command::Rcpt(to) => self.rcpt(to),
@@ -405,6 +406,7 @@ impl LmtpSession {
         }
         // A message may be smaller than its SIZE. Up to the announced limit it is accepted here, and measured at its end.
         if self.settings.spool.announced().zip(mail.size).is_some_and(|(limit, size)| size > limit) {
+            // RFC 1870 section 6.1.
             return self.say("552 5.3.4 The message is larger than this server takes");
         }
         self.state = SessionState::LmtpEnvelope(LmtpEnvelope { sender: mail.from, recipients: Vec::new(), length: 0 });
