@@ -86,8 +86,8 @@ pub(crate) fn dovecot_here(deadline: Deadline) -> Option<DovecotHere> {
     Some(DovecotHere { mail_uid, config_version, passwords_are_in_pam })
 }
 
-/// The sections that begin with this word and a space in doveconf's output: the driver of each, and its lines. In Dovecot 2.4, a section's own name is the
-/// driver if no driver is set.
+/// The sections that begin with this word and a space in doveconf's output: the driver of each, and its lines. In Dovecot 2.4 a
+/// section's own name is the driver if no driver is set.
 fn sections<'a>(output: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     output.split(name).skip(1).map(|section| {
         let own_name = section.split('{').next().unwrap_or_default().trim();

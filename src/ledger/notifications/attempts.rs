@@ -1,6 +1,6 @@
 //! Reads the attempts at sending the events of a span of time. Pages keep memory use constant, and no statement takes long.
 //!
-//! The attempts are found by their events, which have an index on their time: the key of a attempt begins with its event. An index on
+//! The attempts are found by their events, which have an index on their time: the key of an attempt begins with its event. An index on
 //! the attempts' own time would cost a write for each attempt.
 
 use super::if_readable;
