@@ -48,7 +48,7 @@ fn a_worker_that_dies_again_and_again_is_throttled_loudly_and_never_given_up() {
     wait_until("the front has heard of it, and reported itself to the master", || {
         !notices(&stage).is_empty() && stage.status()["front"]["queue_length"] == 3
     });
-    assert_eq!(notices(&stage)[0]["said"], serde_json::json!(["no database, no mail"]));
+    assert_eq!(notices(&stage)[0]["output"], serde_json::json!(["no database, no mail"]));
 
     let output = stage.service(&["status"]);
     assert_eq!(output.status.code(), Some(1));

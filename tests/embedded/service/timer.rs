@@ -87,7 +87,7 @@ impl Site {
         let timer = self.timer();
         until("a run has ended", || !self.written()["last"].is_null());
         assert!(timer.end().success());
-        self.written()["last"]["said"].as_str().unwrap().to_owned()
+        self.written()["last"]["result"].as_str().unwrap().to_owned()
     }
 
     fn hold(&self, namespace: &str, name: &str) -> SqliteDatabase {
@@ -156,7 +156,7 @@ fn seventy_thousand_owed_copies_of_messages_with_long_subjects_fit_into_the_memo
     ));
     let timer = site.timer_as_shipped();
     until("a run has ended", || !site.written()["last"].is_null());
-    assert_eq!(site.written()["last"]["said"], "1 finished, 70000 still owed");
+    assert_eq!(site.written()["last"]["result"], "1 finished, 70000 still owed");
     assert!(timer.end().success());
 }
 
@@ -201,7 +201,7 @@ fn asked_to_end_it_finishes_what_is_in_hand_and_begins_nothing_more() {
     drop(held);
     assert!(timer.ended().success());
     assert_eq!((site.owed(), site.mailbox("lisa@x/.Sent").len()), (1, 1));
-    assert_eq!(site.written()["last"]["said"], "1 finished, 1 still owed");
+    assert_eq!(site.written()["last"]["result"], "1 finished, 1 still owed");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn what_the_timer_did_is_reported_with_how_the_service_is() {
     let stage = Stage::new("");
     fs::create_dir(stage.path("state")).unwrap();
     let written = r#"[{"task":"finish_owed","every_s":300.0,"next_at":"2026-11-22T10:05:00Z","failed_runs":1,
-        "last":{"at":"2026-11-22T10:00:00Z","took_s":2.0,"well":false,"said":"no database"}}]"#;
+        "last":{"at":"2026-11-22T10:00:00Z","took_s":2.0,"well":false,"result":"no database"}}]"#;
     fs::write(stage.path("state/timer.json"), written).unwrap();
     let mut stage = stage;
     stage.start();

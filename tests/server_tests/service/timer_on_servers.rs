@@ -63,7 +63,7 @@ impl Timer {
     }
 
     fn log_text(&self) -> String {
-        self.last()["said"].as_str().unwrap_or_default().to_owned()
+        self.last()["result"].as_str().unwrap_or_default().to_owned()
     }
 
     fn signal(&self, signal: Signal) {
@@ -389,7 +389,7 @@ fn how_the_service_is_tells_of_it(engine: Engine) {
         let mut tasks = status["timer"].as_array().into_iter().flatten();
         tasks.find(|task| task["task"] == "finish_owed").cloned().unwrap_or_default()
     };
-    wait_until("nothing is owed", || finish_owed(&service.status())["last"]["said"] == "nothing is owed");
+    wait_until("nothing is owed", || finish_owed(&service.status())["last"]["result"] == "nothing is owed");
     let status = service.status();
     let task = finish_owed(&status);
     assert_eq!(
