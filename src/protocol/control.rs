@@ -325,7 +325,7 @@ mod tests {
         );
         let last = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(9), output: vec!["x".into()] };
         let text = line(&last);
-        assert_eq!(text, "{\"at\":\"2026-11-22T10:00:00Z\",\"signal\":9,\"said\":[\"x\"]}\n");
+        assert_eq!(text, "{\"at\":\"2026-11-22T10:00:00Z\",\"signal\":9,\"output\":[\"x\"]}\n");
         assert_eq!(serde_json::from_str::<LastEnd>(&text).unwrap(), last);
     }
 

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(
             text,
             "{\"kind\":\"worker_ended\",\"pid\":77,\"signal\":11,\"by_us\":false,\
-             \"said\":[\"thread 'main' has overflowed its stack\"]}\n"
+             \"output\":[\"thread 'main' has overflowed its stack\"]}\n"
         );
         assert_eq!(serde_json::from_str::<ToFront>(&text).unwrap(), notice);
     }
