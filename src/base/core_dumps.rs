@@ -1,5 +1,6 @@
 //! Prevents core dumps. A dump of this process would write the passwords of the database and the mailbox store to a disk. The
-//! people who handle crashes can read dumps. The [watchdog](crate::pipe::deadline_watchdog) may abort the process, which dumps core.
+//! people who handle crashes can read dumps. The [watchdog](crate::pipe::deadline_watchdog) may abort the process,
+//! which dumps core.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::OnceLock;

@@ -60,7 +60,7 @@ pub struct FailureRecord<'a> {
 }
 
 impl FailureRecord<'_> {
-    fn is_unknown_recipient(&self) -> bool {
+    fn is_refused_as_unknown(&self) -> bool {
         matches!(&self.outcome, Outcome::Refused(why) if why == Cause::UnknownRecipient.as_str())
     }
 }
@@ -76,7 +76,7 @@ pub(super) fn record_with_fallback(
     mut write: impl FnMut(Vec<String>) -> Result<(), DatabaseError>,
 ) -> Result<(), DatabaseError> {
     // Its refusal has counted an unknown recipient already. On MySQL, an INSERT that reads the table would lock its rows.
-    let limit = (is_mysql(dialect) && failures.iter().any(FailureRecord::is_unknown_recipient))
+    let limit = (is_mysql(dialect) && failures.iter().any(FailureRecord::is_refused_as_unknown))
         .then(|| format!("SELECT {} INTO @maildrop_unknown", unknown_recipients_in_hour(dialect)));
     let with_limit = |statements: Vec<String>| limit.iter().cloned().chain(statements).collect();
     match write(with_limit(with_events(dialect, failures))) {
@@ -178,7 +178,7 @@ fn upsert(dialect: Dialect, failure: &FailureRecord<'_>) -> String {
     ]
     .join(", ");
     let from = if is_mysql(dialect) { "FROM DUAL " } else { "" };
-    let condition = match failure.is_unknown_recipient() {
+    let condition = match failure.is_refused_as_unknown() {
         true if is_mysql(dialect) => format!("@maildrop_unknown <= {UNKNOWN_RECIPIENTS_PER_HOUR}"),
         true => format!("{} <= {UNKNOWN_RECIPIENTS_PER_HOUR}", unknown_recipients_in_hour(dialect)),
         // SQLite's parser wants a condition before ON CONFLICT.
@@ -186,7 +186,7 @@ fn upsert(dialect: Dialect, failure: &FailureRecord<'_>) -> String {
     };
     let update = format!(
         "queue_id = {queue_id}, host = {host}, cause = {cause}, count = failures.count + 1, last_at = {now}, \
-                 imap_user = {user}, mailbox = {mailbox}"
+         imap_user = {user}, mailbox = {mailbox}"
     );
     format!(
         "INSERT INTO failures (identity, recipient, lock_digest, sender, author, subject, message_id, queue_id, host, cause, \
@@ -253,7 +253,8 @@ pub(crate) fn waiting(
     Ok(most.map(|(cause, (of_cause, since))| WaitingDeliveries { all, with_attempt, cause, of_cause, since }))
 }
 
-/// Calls `see` for each failure since a time, in microseconds since 1970, also if it is over. Some hundred are in memory at a time.
+/// Calls `see` for each failure since a time, in microseconds since 1970, also if it is over. Some hundred are in memory at a
+/// time.
 pub(crate) fn each_failure(
     database: &mut dyn Database,
     since: i64,

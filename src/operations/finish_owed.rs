@@ -238,7 +238,7 @@ fn in_turns(plan: &Plan, ledger: &mut dyn Database) -> Result<Vec<OwedCopyKey>, 
     };
     let mut groups: [VecDeque<OwedCopyKey>; 4] = Default::default();
     let mut after: Option<OwedCopyKey> = None;
-    loop {
+    while groups.iter().any(|group| group.len() < MOST_OF_A_GROUP) {
         let from = after.as_ref().map_or((0, &[][..]), |last| (last.last_try, &last.key.as_bytes()[..]));
         let page = audit_queries::owed_after(ledger, from)?;
         let Some(last) = page.last() else { break };

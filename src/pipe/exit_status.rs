@@ -31,8 +31,8 @@ static WRITTEN: AtomicBool = AtomicBool::new(false);
 pub(crate) const LINE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Reports the verdict on stdout, if it is the first of this process, and returns the exit code of the *first* verdict. The
-/// delivery and the [watchdog](crate::pipe::deadline_watchdog) may race. The line of one with the exit code of the other would bounce
-/// the message: `2.0.0` with exit 75 does.
+/// delivery and the [watchdog](crate::pipe::deadline_watchdog) may race. The line of one with the exit code of the other would
+/// bounce the message: `2.0.0` with exit 75 does.
 ///
 /// The line is one write, which may fail: Postfix may not read its pipe (EAGAIN) or may have closed it (EPIPE), and the exit
 /// code suffices. The write takes no lock that another thread could hold, and does not panic. It does not block, because

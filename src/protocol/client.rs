@@ -92,15 +92,15 @@ enum Failed {
 }
 
 /// Passes a message to the service, and waits for the result.
-pub(crate) fn hand_over(socket: &Path, handing: Handover<'_>) -> HandoverResult {
-    let patience = for_one_try(handing.deadline.remaining());
+pub(crate) fn hand_over(socket: &Path, handover: Handover<'_>) -> HandoverResult {
+    let patience = for_one_try(handover.deadline.remaining());
     let mut reason = String::new();
     for number in 1..=TRIES {
         let until = Instant::now() + patience;
-        match handing.once(socket, until) {
+        match handover.once(socket, until) {
             Ok(handed) => return handed,
             Err(Failed::Try(why)) => {
-                debug!(id = %handing.request.id, number, why, "the service did not take the message");
+                debug!(id = %handover.request.id, number, why, "the service did not take the message");
                 reason = why;
             }
             Err(Failed::ForGood(not_taken)) => return HandoverResult::NotTaken(not_taken),
@@ -298,8 +298,8 @@ mod tests {
         let path = folder.path().join("clients.sock");
         let request = Request { source: Source::Queue, ..Request::to(&["doug@x"], 0) };
         let deadline = Deadline::after(Duration::from_mins(4));
-        let handing = Handover { request: &request, message: b"", caller: &NoCaller, deadline };
-        let is_missing = || match hand_over(&path, handing) {
+        let handover = Handover { request: &request, message: b"", caller: &NoCaller, deadline };
+        let is_missing = || match hand_over(&path, handover) {
             HandoverResult::NotTaken(not_taken) => not_taken.no_service,
             other => panic!("{other:?}"),
         };

@@ -148,8 +148,8 @@ impl<'a> Runner<'a> {
             let request = request(&claim, some);
             let longest = self.config.delivery.deadline;
             let deadline = Deadline::after(time_for(some.len(), claim.message().len(), claim.tries(), longest));
-            let handing = Handover { request: &request, message: claim.message(), caller: &NoCaller, deadline };
-            let (why, then) = match client::hand_over(&self.config.service.clients_socket(), handing) {
+            let handover = Handover { request: &request, message: claim.message(), caller: &NoCaller, deadline };
+            let (why, then) = match client::hand_over(&self.config.service.clients_socket(), handover) {
                 HandoverResult::Answered(verdicts) => {
                     for (recipient, verdict) in some.iter().zip(&verdicts) {
                         info!(queue_id = id, recipient = recipient.address, %verdict, "a message of the queue was tried");

@@ -55,17 +55,29 @@ pub(super) const NO_OUTCOME: Deferral = Deferral::Internal("no outcome for a rec
 pub struct Outcome {
     pub result: Result<Delivered, Refusal>,
     pub stages: Stages,
-    /// How the delivery ended, if it failed before its journal.
-    pub(super) unjournalled: Option<ledger::Outcome>,
-    /// The recipient's mailbox, if the delivery failed before its journal and the mailbox is known.
+    /// Set if the delivery failed before its journal.
+    unjournalled: Option<Unjournalled>,
+}
+
+/// The end of a delivery that failed before its journal.
+#[derive(Debug)]
+struct Unjournalled {
+    outcome: ledger::Outcome,
+    /// The user and the name of the recipient's mailbox, if they are known.
     mailbox: Option<(String, String)>,
 }
 
 impl Outcome {
     /// That of a delivery without a journal.
     fn refused(refusal: impl Into<Refusal>, stages: Stages) -> Self {
+        Self::refused_at(None, refusal, stages)
+    }
+
+    /// That of a delivery without a journal to this mailbox, if it is known.
+    fn refused_at(mailbox: Option<(String, String)>, refusal: impl Into<Refusal>, stages: Stages) -> Self {
         let refusal = refusal.into();
-        Self { unjournalled: refusal.outcome_before_journal(), result: Err(refusal), stages, mailbox: None }
+        let unjournalled = refusal.outcome_before_journal().map(|outcome| Unjournalled { outcome, mailbox });
+        Self { unjournalled, result: Err(refusal), stages }
     }
 }
 
@@ -121,11 +133,12 @@ impl Site {
         let Some(database) = &mut sessions.used_database else { return };
         let recipients: Vec<String> = envelopes.iter().map(|to| to.recipient.folded().to_string()).collect();
         let lock = self.lock_name(message);
-        let failed = envelopes.iter().zip(&recipients).zip(outcomes).filter_map(|((envelope, recipient), outcome)| {
+        let failed = envelopes.iter().zip(&recipients).zip(outcomes).filter_map(|((envelope, recipient), ended)| {
+            let Unjournalled { outcome, mailbox } = ended.unjournalled.as_ref().filter(|_| ended.result.is_err())?;
             Some(FailureRecord {
                 identity: message.identity(),
                 recipient,
-                mailbox: outcome.mailbox.as_ref().map(|(user, mailbox)| (user.as_str(), mailbox.as_str())),
+                mailbox: mailbox.as_ref().map(|(user, mailbox)| (user.as_str(), mailbox.as_str())),
                 lock: &lock,
                 sender: envelope.sender.as_deref(),
                 author: message.from(),
@@ -133,7 +146,7 @@ impl Site {
                 message_id: message.message_id_for_people(),
                 queue_id: envelope.queue_id.as_deref(),
                 host: &self.host,
-                outcome: outcome.unjournalled.clone().filter(|_| outcome.result.is_err())?,
+                outcome: outcome.clone(),
             })
         });
         let mut failed: Vec<FailureRecord<'_>> = failed.collect();
@@ -227,9 +240,8 @@ impl Site {
         let unproven = match proven {
             Ok(unproven) => unproven,
             Err(deferral) => {
-                let deferred = |to: Result<Destination, Refusal>| Outcome {
-                    mailbox: to.ok().map(|to| (to.user, to.inbox)),
-                    ..Outcome::refused(deferral.clone(), *stages)
+                let deferred = |to: Result<Destination, Refusal>| {
+                    Outcome::refused_at(to.ok().map(|to| (to.user, to.inbox)), deferral.clone(), *stages)
                 };
                 return Ok(recipients.into_iter().map(deferred).collect());
             }
@@ -288,12 +300,13 @@ impl Site {
             stages.database_round_trips = database.round_trips();
             let mut unjournalled = ended.unjournalled.into_iter().peekable();
             for (at, (place, result)) in places.into_iter().zip(ended.recipients).enumerate() {
-                let unjournalled = unjournalled.next_if(|(recipient, _)| *recipient == at).map(|(_, outcome)| outcome);
-                let mut of_place = of_batch.iter().filter(|_| unjournalled.is_some());
-                let mailbox = of_place.find(|mailbox| mailbox.recipients.contains(&place));
-                let mailbox = mailbox.map(|RecipientsMailbox { to, .. }| (to.user.clone(), to.inbox.clone()));
+                let unjournalled = unjournalled.next_if(|(recipient, _)| *recipient == at).map(|(_, outcome)| {
+                    let mailbox = of_batch.iter().find(|mailbox| mailbox.recipients.contains(&place));
+                    let mailbox = mailbox.map(|mailbox| (mailbox.to.user.clone(), mailbox.to.inbox.clone()));
+                    Unjournalled { outcome, mailbox }
+                });
                 if let Some(outcome) = outcomes.get_mut(place) {
-                    *outcome = Some(Outcome { result, stages, unjournalled, mailbox });
+                    *outcome = Some(Outcome { result, stages, unjournalled });
                 }
             }
             began = Instant::now();

@@ -117,7 +117,11 @@ pub(super) async fn owed(
             "An owed copy is missing in its author's Sent mailbox; the mail itself is delivered. "
             "The service makes it by itself later. " (deferred())
         }
-        @if copies.is_empty() { p { "No Sent copy is owed." } } @else { (select(&page, &copies)) (more_by(more, &command(&page.site, "--owed"))) (list_file::links("/again")) }
+        @if copies.is_empty() { p { "No Sent copy is owed." } } @else {
+            (select(&page, &copies))
+            (more_by(more, &command(&page.site, "--owed")))
+            (list_file::links("/again"))
+        }
     };
     Ok(screen("/again", &viewer, &shown))
 }
@@ -167,7 +171,11 @@ pub(super) async fn not_delivered(
             }
         }
         (form)
-        @if copies.is_empty() { p { "No attempt has failed since then." } } @else { (select(&page, &copies)) (more_by(more, &command)) (list_file::links(&path)) }
+        @if copies.is_empty() { p { "No attempt has failed since then." } } @else {
+            (select(&page, &copies))
+            (more_by(more, &command))
+            (list_file::links(&path))
+        }
     };
     Ok(screen("/again/failed", &viewer, &shown))
 }
@@ -252,7 +260,9 @@ pub(super) async fn lost(
             }
         } @else if audit.mailboxes > audit.unseen.len() {
             p {
-                "Copies recorded: " (audit.copies) ". Mailboxes searched: " (audit.mailboxes - audit.unseen.len()) " of " (audit.mailboxes) ". Gone: " (audit.gone.len()) ". "
+                "Copies recorded: " (audit.copies)
+                ". Mailboxes searched: " (audit.mailboxes - audit.unseen.len()) " of " (audit.mailboxes)
+                ". Gone: " (audit.gone.len()) ". "
                 @if !copies.is_empty() { "A copy that its owner has probably deleted or filed is not selected." }
                 @else if audit.unseen.is_empty() { "All of them are in their mailboxes." }
             }
@@ -365,7 +375,10 @@ pub(super) fn of_message(page: &Page, copies: &[(RedeliveryRequest, String)], co
         @if copies.is_empty() {
             p { "There is nothing to deliver again." }
         } @else if !page.site.opens_mailboxes() {
-            p { "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "). On the command line; without " code { "--yes" } ", " code { "--restore" } " only shows what is gone:" }
+            p {
+                "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "). On the command line; without "
+                code { "--yes" } ", " code { "--restore" } " only shows what is gone:"
+            }
             @for options in commands { p { code { (command(&page.site, options)) } } }
         } @else {
             form method="post" action="/again/plan" {
@@ -523,7 +536,12 @@ pub(super) async fn job(
     let begun = html! { "Begun by " (job.by) ", " (layout::moment(job.began_at)) "." };
     let rows = came.iter().map(|one| row(one.copy.as_ref(), outcome_text(&one.outcome)));
     let main = html! {
-        @if !ended { p #live { span data-said role="status" { "It continues without this page. " } a href={ "/again/runs/" (job.id) } { "Refresh" } } }
+        @if !ended {
+            p #live {
+                span data-said role="status" { "It continues without this page. " }
+                a href={ "/again/runs/" (job.id) } { "Refresh" }
+            }
+        }
         div data-refresh=[(!ended).then_some("2")] {
             p class={ "verdict " (class) } { (verdict) }
             (outcomes(begun, "Result", rows))

@@ -103,7 +103,7 @@ impl Ledger for PostgresDatabase {
             let seen = match self.acquire_and(lock, wait, &format!("{epoch_of}; {look}")) {
                 Ok(AcquiredAnd::Held(seen)) => seen,
                 Ok(AcquiredAnd::Busy(holder)) => return Ok(LockResult::Busy(holder)),
-                Err(error) if directly && is_permission_denied(&error) => {
+                Err(error) if directly && cannot_report_epoch(&error) => {
                     self.reports_epoch = false;
                     continue;
                 }
@@ -190,7 +190,7 @@ impl PostgresDatabase {
 
 /// Whether the server may have refused to report its epoch. Either it has no such function (42883), or our role may not call it
 /// (42501), or the service has removed it (0A000).
-fn is_permission_denied(error: &DatabaseError) -> bool {
+fn cannot_report_epoch(error: &DatabaseError) -> bool {
     matches!(error.failure, DatabaseFailure::Schema | DatabaseFailure::AccessDenied | DatabaseFailure::Other)
 }
 
