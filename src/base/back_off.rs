@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 /// The pause after this many doublings.
-#[must_use]
 pub(crate) fn doubled(first: Duration, doublings: u32, longest: Duration) -> Duration {
     first.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(longest)
 }
@@ -17,7 +16,6 @@ pub(crate) struct BackOff {
 }
 
 impl BackOff {
-    #[must_use]
     pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, next: first }
     }

@@ -32,7 +32,6 @@ pub(crate) fn leave_to_others() {
 }
 
 /// Whether this process may leave a core dump.
-#[must_use]
 pub(crate) fn are_possible() -> bool {
     let limited = getrlimit(Resource::Core).current == Some(0);
     #[cfg(target_os = "linux")]

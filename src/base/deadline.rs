@@ -11,7 +11,6 @@ pub(crate) const OF_A_DELIVERY: Duration = Duration::from_mins(4);
 
 /// How long a delivery waits by default for a lock held elsewhere. In 30 seconds, a hundred recipients of one message that start
 /// together all get the lock. The wait is at most half of the delivery's time, since the delivery must go on afterwards.
-#[must_use]
 pub(crate) fn lock_wait(deadline: Duration) -> Duration {
     Duration::from_secs(30).min(deadline / 2)
 }
@@ -22,47 +21,39 @@ pub struct Deadline(Instant);
 
 impl Deadline {
     /// A deadline after this span from now.
-    #[must_use]
     pub fn after(span: Duration) -> Self {
         Self(Instant::now() + span)
     }
 
     /// The time that is left; zero once it has passed.
-    #[must_use]
     pub fn remaining(&self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 
     /// The deadline for a step that may use half of the time that is left.
-    #[must_use]
     pub(crate) fn half_way(&self) -> Self {
         Self::after(self.remaining() / 2)
     }
 
     /// The deadline for a step after which another one takes this time; at most an eighth of what is left is kept for it.
-    #[must_use]
     pub(crate) fn leaving(&self, time: Duration) -> Self {
         Self::after(self.remaining().saturating_sub(time.min(self.remaining() / 8)))
     }
 
     /// This deadline, or one after this span from now, whichever is sooner.
-    #[must_use]
     pub(crate) fn or_within(self, span: Option<Duration>) -> Self {
         span.map_or(self, |span| self.or_sooner(Self::after(span)))
     }
 
-    #[must_use]
     pub(crate) fn or_sooner(self, other: Self) -> Self {
         Self(self.0.min(other.0))
     }
 
     /// This deadline, or one after this span from now, whichever is later.
-    #[must_use]
     pub(crate) fn or_after(self, least: Duration) -> Self {
         Self(self.0.max(Instant::now() + least))
     }
 
-    #[must_use]
     pub fn passed(&self) -> bool {
         self.remaining().is_zero()
     }

@@ -58,7 +58,6 @@ impl Endpoint {
     }
 
     /// Whether data sent to this endpoint stays on this machine.
-    #[must_use]
     pub(crate) fn is_on_this_machine(&self) -> bool {
         match self {
             Self::Socket(_) => true,

@@ -1,7 +1,6 @@
 //! Bytes as hexadecimal digits, and back.
 
 /// Lower-case hexadecimal.
-#[must_use]
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from(if value < 10 { b'0' + value } else { b'a' + value - 10 });
     let mut text = String::with_capacity(bytes.len() * 2);
@@ -14,7 +13,6 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
 
 /// The bytes that these digits, of either case, encode. `None` for any other text, such as one with a sign or an odd number of
 /// digits.
-#[must_use]
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -49,7 +49,6 @@ impl Listener {
     }
 
     /// The address of the socket, as the configuration writes it.
-    #[must_use]
     pub fn name(&self) -> String {
         match self {
             Self::Unix(socket) => {
@@ -94,7 +93,6 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
 }
 
 /// Whether the user at the other end of a connection is root, or the user of this process.
-#[must_use]
 pub(crate) fn is_trusted(peer: u32) -> bool {
     may_connect(peer, rustix::process::geteuid().as_raw())
 }

@@ -7,13 +7,11 @@ use std::fmt;
 pub struct Secret(String);
 
 impl Secret {
-    #[must_use]
     pub fn new(text: String) -> Self {
         Self(text)
     }
 
     /// The password itself, for the code that sends it to a server.
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }

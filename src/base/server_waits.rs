@@ -10,9 +10,8 @@
 use crate::base::deadline::Deadline;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,16 +31,6 @@ pub(crate) enum ServerKind {
     MailboxStore,
 }
 
-impl ServerKind {
-    fn awaited(self) -> &'static AtomicUsize {
-        let [database, mailbox_store] = &AWAITED;
-        match self {
-            Self::Database => database,
-            Self::MailboxStore => mailbox_store,
-        }
-    }
-}
-
 /// A server that may be waited for.
 pub(crate) struct WaitedServer {
     pub kind: ServerKind,
@@ -51,64 +40,68 @@ pub(crate) struct WaitedServer {
     pub ask: Arc<dyn Fn(Deadline) -> bool + Send + Sync>,
 }
 
-/// The waits of this process if they are watched. Empty in any other process, such as a delivery.
-static WAITS: OnceLock<Mutex<Waits>> = OnceLock::new();
+/// The waits of this process.
+static WAITS: Mutex<Waits> = Mutex::new(Waits { last: 0, open: BTreeMap::new(), are_watched: false });
 
-#[derive(Default)]
 struct Waits {
     last: u64,
-    open: BTreeMap<u64, (ServerKind, Instant)>,
+    open: BTreeMap<u64, OpenWait>,
+    are_watched: bool,
 }
 
-/// How many answers this process waits for from each kind of server, whether or not the waits are watched.
-static AWAITED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+struct OpenWait {
+    kind: ServerKind,
+    since: Instant,
+    /// Whether this is a probe over another connection, which has a limit of its own.
+    is_probe: bool,
+}
 
 thread_local! {
-    /// Whether this thread sends a probe over another connection. That wait has a limit of its own.
+    /// Whether this thread sends a probe over another connection.
     static ASKS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// A wait for an answer, which ends when this is dropped.
 #[must_use]
-pub(crate) struct Awaited(ServerKind, Option<u64>);
+pub(crate) struct Awaited(u64);
+
+fn waits() -> MutexGuard<'static, Waits> {
+    WAITS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub(crate) fn for_answer(kind: ServerKind) -> Awaited {
-    kind.awaited().fetch_add(1, Ordering::Relaxed);
-    let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(kind, None) };
-    let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut waits = waits();
     waits.last += 1;
     let number = waits.last;
-    waits.open.insert(number, (kind, Instant::now()));
-    Awaited(kind, Some(number))
+    waits.open.insert(number, OpenWait { kind, since: Instant::now(), is_probe: ASKS.get() });
+    Awaited(number)
 }
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        self.0.awaited().fetch_sub(1, Ordering::Relaxed);
-        if let (Some(number), Some(waits)) = (self.1, WAITS.get()) {
-            waits.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&number);
-        }
+        waits().open.remove(&self.0);
     }
 }
 
-/// The kind of server whose answer this process waits for.
+/// The kind of server for whose answer this process has waited longest.
 pub(crate) fn awaited() -> Option<ServerKind> {
-    [ServerKind::Database, ServerKind::MailboxStore].into_iter().find(|kind| kind.awaited().load(Ordering::Relaxed) > 0)
+    waits().open.values().next().map(|wait| wait.kind)
 }
 
 /// Whether the waits of this process are watched.
 pub(crate) fn are_watched() -> bool {
-    WAITS.get().is_some()
+    waits().are_watched
 }
 
 /// Whether a wait has lasted so long that [`watch`] reports it.
 pub(crate) fn is_shown() -> bool {
-    oldest(|_| true).is_some_and(|(_, since)| since.elapsed() >= REPORT_AFTER)
+    are_watched() && oldest(|_| true).is_some_and(|(_, since)| since.elapsed() >= REPORT_AFTER)
 }
 
 fn oldest(of: impl Fn(ServerKind) -> bool) -> Option<(u64, Instant)> {
-    let waits = WAITS.get()?.lock().unwrap_or_else(PoisonError::into_inner);
-    waits.open.iter().find(|(_, (kind, _))| of(*kind)).map(|(number, (_, since))| (*number, *since))
+    let waits = waits();
+    let found = waits.open.iter().find(|(_, wait)| !wait.is_probe && of(wait.kind));
+    found.map(|(number, wait)| (*number, wait.since))
 }
 
 /// Watches the waits of this process from now on. A second call changes nothing.
@@ -124,7 +117,7 @@ pub(crate) fn watch(
     report: impl Fn(&str) + Send + 'static,
     end: impl Fn(&str) + Send + 'static,
 ) -> io::Result<()> {
-    if servers.is_empty() || WAITS.set(Mutex::default()).is_err() {
+    if servers.is_empty() || std::mem::replace(&mut waits().are_watched, true) {
         return Ok(());
     }
     let mut watched: Vec<WatchedServer> = servers.into_iter().map(WatchedServer::new).collect();

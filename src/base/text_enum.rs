@@ -14,7 +14,6 @@ macro_rules! text_enum {
             /// All variants, in their order.
             pub const ALL: [Self; Self::TEXTS.len()] = [$(Self::$variant),+];
 
-            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+

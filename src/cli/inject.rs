@@ -9,7 +9,7 @@ use crate::delivery::Deferral;
 use crate::message::{Address, EnvelopeSender};
 use crate::operations::submission::{self, NotKnown};
 use crate::protocol::control_client;
-use crate::queue::{NewMail, Queue, Recipient};
+use crate::queue::{Envelope, Queue, Recipient};
 use crate::site::Site;
 use clap::Args;
 use serde::Serialize;
@@ -76,12 +76,12 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }
     refuse_unknown(&site, &recipients)?;
     let queue = submission::queue(&service.queue())?;
-    let mail = NewMail {
+    let mail = Envelope {
         sender: sender.to_string(),
         recipients: recipients.iter().map(|to| Recipient { address: to.to_string(), original: None }).collect(),
         injected_by: format!("inject, by user {}", rustix::process::getuid().as_raw()),
         may_owe_sent: arguments.as_author,
-        vouches: arguments.as_author,
+        ..Envelope::default()
     };
     submit(arguments, &site, &service, &queue, &mail)
 }
@@ -121,7 +121,7 @@ fn refuse_unknown(site: &Site, recipients: &[Address]) -> Result<(), Failure> {
 }
 
 /// Submits one file after the other.
-fn submit(arguments: &Arguments, site: &Site, service: &Service, queue: &Queue, mail: &NewMail) -> Ended {
+fn submit(arguments: &Arguments, site: &Site, service: &Service, queue: &Queue, mail: &Envelope) -> Ended {
     let limit = submission::largest(site);
     let mut all = Vec::new();
     let ended = for_each(&arguments.files, |path| {
@@ -156,7 +156,7 @@ fn submit(arguments: &Arguments, site: &Site, service: &Service, queue: &Queue, 
 }
 
 /// Accepts one message, and returns its ID and its size.
-fn enqueue(path: &Path, limit: u64, site: &Site, queue: &Queue, mail: NewMail) -> Result<(String, usize), Failure> {
+fn enqueue(path: &Path, limit: u64, site: &Site, queue: &Queue, mail: Envelope) -> Result<(String, usize), Failure> {
     let raw = read(path, limit)?;
     let size = raw.len();
     let id = submission::take_in(site, queue, mail, raw, limit, |_| Ok(())).map_err(|error| match error {

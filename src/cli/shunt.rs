@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};
 use crate::operations::submission::shunted_request;
 use crate::protocol::Request;
-use crate::protocol::client::{self, Handover, HandoverResult, Lost, NotTaken};
+use crate::protocol::client::{self, Handover, HandoverResult, NotTaken};
 use crate::queue::{CrashedMessage, Envelope, MessageHolder, Origin, Queue};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -217,10 +217,8 @@ fn retry_one(config: &Config, id: &str, envelope: Envelope, message: &[u8]) -> R
             };
             return Err(fail(exit, format!("{id}: the service does not accept it: {why}{advice}")));
         }
-        HandoverResult::CallerGone => "it was withdrawn",
-        HandoverResult::Lost(Lost::Connection) => "the connection to the service was lost",
-        HandoverResult::Lost(Lost::Silent) => "the service has not answered in time",
-        HandoverResult::Lost(Lost::Nonsense) => "the service's answer makes no sense",
+        HandoverResult::CallerGone => "it was withdrawn".to_owned(),
+        HandoverResult::Lost(lost) => lost.to_string(),
     };
     Err(fail(ExitCode::TempFail, format!("{id}: {why}: its holder's next try finds out what became of it")))
 }

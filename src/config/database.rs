@@ -131,7 +131,6 @@ struct AccountSection {
 
 impl Config {
     /// This configuration, for another part of the program.
-    #[must_use]
     pub fn acting_as(self, role: DatabaseRole) -> Self {
         Self { role, ..self }
     }

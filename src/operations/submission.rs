@@ -8,7 +8,7 @@ use crate::lock::LockName;
 use crate::message::authentication_results::remove_ours;
 use crate::message::{Address, Identity, MessageError, Outline, place_of_received};
 use crate::protocol::{LARGEST_MESSAGE, Request, Source};
-use crate::queue::{Envelope, Name, NewMail, Queue, QueueError};
+use crate::queue::{Envelope, Name, Queue, QueueError};
 use crate::site::Site;
 use memchr::memchr;
 use std::path::Path;
@@ -109,7 +109,7 @@ pub(crate) struct Accepted {
 pub(crate) fn take_in(
     site: &Site,
     queue: &Queue,
-    mail: NewMail,
+    mail: Envelope,
     mut raw: Vec<u8>,
     limit: u64,
     announce: impl FnOnce(&Accepted) -> Result<(), DatabaseError>,
@@ -130,7 +130,7 @@ pub(crate) fn take_in(
     if raw.len() as u64 > limit {
         return Err(NotAccepted::TooLarge(limit));
     }
-    if mail.vouches {
+    if mail.may_owe_sent {
         let author = outline.from_address.map(|author| author.folded().to_string());
         let sender = Address::parse(&mail.sender).ok().map(|sender| sender.folded().to_string());
         if author.is_none() || author != sender {

@@ -42,12 +42,12 @@ pub(super) fn hand_over(
 
 /// The message may have been delivered already. The retry finds that in the ledger.
 fn deferred(lost: Lost) -> Verdict {
-    let (detail, text) = match lost {
-        Lost::Connection => (StatusDetail::BAD_CONNECTION, "the connection to the delivery service was lost"),
-        Lost::Silent => (StatusDetail::NO_ANSWER, "the delivery service has not answered in time"),
-        Lost::Nonsense => (StatusDetail::SYSTEM, "the delivery service's answer makes no sense"),
+    let detail = match lost {
+        Lost::Connection => StatusDetail::BAD_CONNECTION,
+        Lost::Silent => StatusDetail::NO_ANSWER,
+        Lost::Nonsense => StatusDetail::SYSTEM,
     };
-    Verdict::deferred(detail, text)
+    Verdict::deferred(detail, lost.to_string())
 }
 
 fn request(envelope: &Envelope, lock_wait: Option<Duration>, raw: &[u8]) -> Request {

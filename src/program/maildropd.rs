@@ -14,18 +14,15 @@ use crate::notifier::{self, NotifierSettings};
 use crate::operations::operations_log::CommandLine;
 use crate::operations::web_logins;
 use crate::protocol::control::Role;
-use crate::service::disk_figures::DiskFiguresReader;
-use crate::service::front::{self, FrontError, Inside};
-use crate::service::http::{self, Sources};
-use crate::service::lmtp::LmtpServer;
-use crate::service::master::child_start::{self, CannotBegin};
+use crate::service::error::ServiceError;
+use crate::service::front;
+use crate::service::master;
+use crate::service::master::child_start;
 use crate::service::master::front_channel::to_the_master;
 use crate::service::master::listeners::{self, Inherited};
-use crate::service::master::{self, MasterError};
-use crate::service::master_link::report_to_master;
 use crate::service::runner;
-use crate::service::timer::{self, TimerSettings};
-use crate::service::worker::{self, WorkerSettings};
+use crate::service::timer;
+use crate::service::worker;
 use crate::site::{Setup, Site};
 use axum::Router;
 use clap::{CommandFactory, Parser};
@@ -34,7 +31,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use sysexits::ExitCode;
-use tokio::sync::watch;
 
 /// Deliver mail for Postfix as a service, by LMTP and for thin clients: exactly once, as maildrop_command does.
 ///
@@ -94,10 +90,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Checks a role's name. clap does not do this: its usage text does not show a hidden option.
 fn role(name: &str) -> Result<Role, String> {
-    Role::ALL.into_iter().find(|role| role.as_str() == name).ok_or_else(|| {
-        let names = Role::ALL.map(Role::as_str).join(", ");
-        format!("there is no role {name:?}: the roles are {names}")
-    })
+    Role::parse(name).ok_or_else(|| format!("there is no role {name:?}: the roles are {}", Role::TEXTS.join(", ")))
 }
 
 /// The command line's definition, from which its manual page and completions are made.
@@ -153,19 +146,14 @@ fn be_master(arguments: &Arguments) -> ExitCode {
         complain("what is to be served of that directory? --web 127.0.0.1:8025");
         return ExitCode::Usage;
     };
-    match master::run(config, master::this_program()) {
-        Ok(()) => ExitCode::Ok,
-        Err(error) => {
-            complain(&error.to_string());
-            match error {
-                MasterError::Config(_) => ExitCode::Config,
-                MasterError::Another { .. } => ExitCode::TempFail,
-                MasterError::File { .. } | MasterError::Log(_) => ExitCode::CantCreat,
-                MasterError::Listen { .. } => ExitCode::Unavailable,
-                MasterError::System { .. } => ExitCode::OsErr,
-            }
-        }
-    }
+    master::run(config, master::this_program()).map_or_else(
+        |error| {
+            let (exit, problem) = failed(error);
+            complain(&problem);
+            exit
+        },
+        |()| ExitCode::Ok,
+    )
 }
 
 /// Prints and logs the problem, if there is one.
@@ -180,6 +168,17 @@ fn ended(result: Result<(), (ExitCode, String)>) -> ExitCode {
     )
 }
 
+fn failed(error: ServiceError) -> (ExitCode, String) {
+    let exit = match error {
+        ServiceError::Config(_) => ExitCode::Config,
+        ServiceError::Another { .. } => ExitCode::TempFail,
+        ServiceError::File { .. } | ServiceError::Log(_) | ServiceError::Queue(_) => ExitCode::CantCreat,
+        ServiceError::Listen { .. } | ServiceError::NoMaster | ServiceError::Tls(_) => ExitCode::Unavailable,
+        ServiceError::System { .. } => ExitCode::OsErr,
+    };
+    (exit, error.to_string())
+}
+
 fn unusable(problem: impl ToString) -> (ExitCode, String) {
     (ExitCode::Config, problem.to_string())
 }
@@ -190,27 +189,13 @@ fn unavailable(problem: impl ToString) -> (ExitCode, String) {
 
 /// The configuration of a role once its process has started: from the master, or from the file if a person starts the process.
 fn begin(role: Role, arguments: &Arguments) -> Result<Config, (ExitCode, String)> {
-    let file = config_file(arguments)?;
+    let file = arguments.config.as_deref().ok_or_else(|| (ExitCode::Usage, "--config FILE is missing".to_owned()))?;
     if let (Some(master), Some(checked)) = (arguments.master, &arguments.checked) {
-        return child_start::begin(role, master, file, checked).map_err(cannot_begin);
+        return child_start::begin(role, master, file, checked).map_err(failed);
     }
     let config = Config::load(file).map_err(unusable)?;
     log::start_of_service(&config.log_settings()).map_err(unusable)?;
     Ok(config)
-}
-
-fn config_file(arguments: &Arguments) -> Result<&Path, (ExitCode, String)> {
-    arguments.config.as_deref().ok_or_else(|| (ExitCode::Usage, "--config FILE is missing".into()))
-}
-
-fn cannot_begin(error: CannotBegin) -> (ExitCode, String) {
-    let exit = match error {
-        CannotBegin::NoMaster => ExitCode::Unavailable,
-        CannotBegin::Config(_) => ExitCode::Config,
-        CannotBegin::Log(_) => ExitCode::CantCreat,
-        CannotBegin::System { .. } => ExitCode::OsErr,
-    };
-    (exit, error.to_string())
 }
 
 /// The front reads no password.
@@ -218,75 +203,20 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     // The inherited descriptors are taken before any thread starts.
     let inherited = listeners::inherited().map_err(unavailable)?;
     let config = begin(Role::Front, arguments)?;
-    let (lmtp, http, master) = if arguments.master.is_some() {
-        let Inherited { lmtp, http } = inherited;
-        (lmtp, http, Some(to_the_master().map_err(unavailable)?))
+    let (inherited, master) = if arguments.master.is_some() {
+        (inherited, Some(to_the_master().map_err(unavailable)?))
     } else {
         let open = |endpoints: &[Endpoint]| Listener::open_all(endpoints).map_err(unavailable);
-        (open(&config.service.lmtp_endpoints())?, open(&config.service.http_endpoints())?, None)
+        let (lmtp, http) = (open(&config.service.lmtp_endpoints())?, open(&config.service.http_endpoints())?);
+        (Inherited { lmtp, http }, None)
     };
-    let host = gethostname::gethostname().to_string_lossy().into_owned();
-    front::prepare(&config).map_err(unavailable)?;
-    let server = LmtpServer::new(&config, host, lmtp).map_err(unavailable)?;
-    let disk = DiskFiguresReader::of(&config.service);
-    front::run(&config, arguments.master.is_some(), |Inside { submissions, ask, started, ended, stop }| async move {
-        let (service_sender, service) = watch::channel(None);
-        let (tally, max_connections) = (server.tally(), server.max_connections());
-        let sources =
-            Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections, disk: disk.clone() };
-        let lmtp = async {
-            // Without LMTP this process is useless, so it ends. The next front may succeed.
-            server
-                .run(submissions, stop.clone())
-                .await
-                .map_err(|source| FrontError::System { doing: "serving LMTP", source })
-        };
-        let shown = async {
-            match master {
-                None => std::future::pending().await,
-                Some(master) => {
-                    if let Err(error) =
-                        report_to_master(master, ask, started, ended, stop.clone(), service_sender, disk).await
-                    {
-                        tracing::warn!(%error, "the master cannot be talked with");
-                    }
-                }
-            }
-        };
-        let http = async {
-            let served = async {
-                if let Err(error) = http::run(http, sources).await {
-                    tracing::error!(%error, "metrics and health are not served any more");
-                }
-                std::future::pending::<()>().await;
-            };
-            // Once the master is gone, this process is about to end, and the next front needs the port.
-            tokio::select! {
-                () = served => {}
-                () = shown => {}
-            }
-            Ok(())
-        };
-        tokio::try_join!(lmtp, http).map(drop)
-    })
-    .map_err(unavailable)
+    front::run(&config, inherited, master).map_err(failed)
 }
 
 fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Worker, arguments)?;
-    let (settings, site) = (WorkerSettings::of(&config), Site::configured(config).map_err(unusable)?);
-    let (file, checked) = (config_file(arguments)?.to_owned(), arguments.checked.clone());
-    let another_could_begin = move || could_work(&file, checked.as_deref()).map_err(|error| error.to_string());
-    worker::run(&site, settings, Box::new(another_could_begin)).map_err(unavailable)
-}
-
-/// Whether a worker could start: reads the files that a worker reads at its start.
-fn could_work(file: &Path, checked: Option<&Path>) -> Result<(), CannotBegin> {
-    let config = match checked {
-        Some(checked) => child_start::checked_configuration(file, checked)?,
-        None => Config::load(file)?,
-    };
-    Ok(Site::configured(config).map(drop)?)
+    let site = Site::configured(config.clone()).map_err(unusable)?;
+    worker::run(&site, &config).map_err(failed)
 }
 
 /// The runner reads no password.
@@ -294,17 +224,17 @@ fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Runner, arguments)?;
     let by_number = || Shard::new(arguments.number.checked_sub(1)?, config.service.runners);
     let shard = arguments.shard.or_else(by_number).ok_or_else(|| unusable("there is no runner of this number"))?;
-    runner::run(&config, shard).map_err(|error| (ExitCode::CantCreat, error.to_string()))
+    runner::run(&config, shard).map_err(failed)
 }
 
 /// The timer reads no database password except the one for its own role.
 fn be_timer(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Timer, arguments)?;
-    let settings = TimerSettings::of(&config);
+    let (service, retention) = (config.service.clone(), config.retention);
     let own = config.acting_as(DatabaseRole::Timer);
-    let site = if settings.opens_mailboxes() { Site::configured(own) } else { Site::without_mailboxes(own) };
+    let site = if timer::opens_mailboxes(&service) { Site::configured(own) } else { Site::without_mailboxes(own) };
     let site = site.map_err(unusable)?;
-    timer::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
+    timer::run(&site, &service, retention).map_err(failed)
 }
 
 /// The notifier reads no password of mailboxes.

@@ -22,6 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use thiserror::Error;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
@@ -75,11 +76,13 @@ pub(crate) struct NotTaken {
 }
 
 /// Why the result is unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Lost {
+    #[error("the connection to the delivery service was lost")]
     Connection,
+    #[error("the delivery service has not answered in time")]
     Silent,
-    /// The answer is invalid.
+    #[error("the delivery service's answer makes no sense")]
     Nonsense,
 }
 
@@ -129,52 +132,47 @@ impl Handover<'_> {
         drop(frame);
         let answer = connection.receive(until).map_err(failed)?;
         let answer = answer.ok_or_else(|| Failed::Try("it does not answer in time".into()))?;
-        match read(answer) {
-            Ok(Header::Received { id }) if id == self.id() => {}
-            Ok(Header::Reply(reply)) if reply.id == self.id() => return Ok(self.refused(reply)),
-            Ok(_) => return Err(Failed::Try("its answer is about something else".into())),
-            Err(problem) => return Err(Failed::Try(problem)),
+        match read(answer).map_err(Failed::Try)? {
+            Header::Received { id } if id == self.id() => {}
+            Header::Reply(reply) if reply.id == self.id() => return Ok(self.ended(self.refused(reply))),
+            _ => return Err(Failed::Try("its answer is about something else".into())),
         }
         // If the caller has died, the bytes may be only the beginning of a message: see [`Caller::is_gone`].
         if self.caller.is_gone() {
             return Ok(HandoverResult::CallerGone);
         }
-        Ok(self.go(&mut connection))
+        Ok(self.ended(self.go(&mut connection)))
     }
 
-    /// Sends Go, and waits for the answer. From here on, only the service delivers the message.
-    fn go(&self, connection: &mut Blocking) -> HandoverResult {
-        let until = Instant::now() + for_the_answer(self.deadline.remaining());
-        let lost = |error: &dyn std::fmt::Display| {
-            warn!(id = %self.id(), %error, queue_id = self.queue_id(), "the service had the message, and was lost");
-            HandoverResult::Lost(Lost::Connection)
-        };
-        let gone = Header::Go { id: self.id() }.frame(b"").map_err(|error| lost(&error));
-        let sent = gone.and_then(|go| connection.send(&to_client(&go), until).map_err(|error| lost(&error)));
-        let answer = match sent.and_then(|()| connection.receive(until).map_err(|error| lost(&error))) {
-            Err(lost) => return lost,
-            Ok(None) => {
-                let queue_id = self.queue_id();
-                warn!(id = %self.id(), queue_id, "the service has the message, and has not answered");
-                return HandoverResult::Lost(Lost::Silent);
+    fn ended(&self, result: Result<Vec<Verdict>, (Lost, String)>) -> HandoverResult {
+        match result {
+            Ok(verdicts) => HandoverResult::Answered(verdicts),
+            Err((lost, problem)) => {
+                warn!(id = %self.id(), %lost, problem, queue_id = self.request.queue_id, "the service had the message");
+                HandoverResult::Lost(lost)
             }
-            Ok(Some(answer)) => answer,
-        };
-        match read(answer) {
-            Ok(Header::Reply(reply)) => {
-                self.verdicts(reply).map_or_else(|why| self.nonsense(why), HandoverResult::Answered)
-            }
-            Ok(_) => self.nonsense("it is no reply"),
-            Err(problem) => self.nonsense(&problem),
         }
     }
 
-    /// Handles a reply that came instead of Received. Without Go the service may only defer the message.
-    fn refused(&self, reply: Reply) -> HandoverResult {
-        match self.verdicts(reply) {
-            Ok(verdicts) if verdicts.iter().all(|verdict| verdict.class() == 4) => HandoverResult::Answered(verdicts),
-            Ok(_) => self.nonsense("it got no Go, and says that it delivered"),
-            Err(problem) => self.nonsense(problem),
+    /// Sends Go, and waits for the answer. From here on, only the service delivers the message.
+    fn go(&self, connection: &mut Blocking) -> Result<Vec<Verdict>, (Lost, String)> {
+        let until = Instant::now() + for_the_answer(self.deadline.remaining());
+        let lost = |error: BlockingError| (Lost::Connection, error.to_string());
+        let go = Header::Go { id: self.id() }.frame(b"").map_err(|error| (Lost::Connection, error.to_string()))?;
+        connection.send(&to_client(&go), until).map_err(lost)?;
+        let answer = connection.receive(until).map_err(lost)?;
+        match read(answer.ok_or_else(|| (Lost::Silent, String::new()))?).map_err(nonsense)? {
+            Header::Reply(reply) => self.verdicts(reply).map_err(nonsense),
+            _ => Err(nonsense("it is no reply")),
+        }
+    }
+
+    /// The verdicts of a reply that came instead of Received. Without Go the service may only defer the message.
+    fn refused(&self, reply: Reply) -> Result<Vec<Verdict>, (Lost, String)> {
+        let verdicts = self.verdicts(reply).map_err(nonsense)?;
+        match verdicts.iter().all(|verdict| verdict.class() == 4) {
+            true => Ok(verdicts),
+            false => Err(nonsense("it got no Go, and says that it delivered")),
         }
     }
 
@@ -185,21 +183,11 @@ impl Handover<'_> {
         if reply.results.len() != self.request.recipients.len() {
             return Err("it has another number of results than there are recipients");
         }
-        let verdicts = reply.results.into_iter().map(Verdict::try_from).collect::<Result<_, _>>();
-        verdicts.map_err(|_| "its status code is none of ours")
-    }
-
-    fn nonsense(&self, problem: &str) -> HandoverResult {
-        warn!(id = %self.id(), problem, queue_id = self.queue_id(), "the service's answer makes no sense");
-        HandoverResult::Lost(Lost::Nonsense)
+        Ok(reply.results)
     }
 
     fn id(&self) -> Uuid {
         self.request.id
-    }
-
-    fn queue_id(&self) -> Option<&str> {
-        self.request.queue_id.as_deref()
     }
 
     fn request(&self) -> Request {
@@ -228,6 +216,10 @@ fn for_the_service(left: Duration) -> Duration {
 /// A duration in the unit of requests.
 pub(crate) fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn nonsense(problem: impl Into<String>) -> (Lost, String) {
+    (Lost::Nonsense, problem.into())
 }
 
 fn for_good(why: String, no_service: bool) -> Failed {

@@ -1,5 +1,6 @@
 //! The requests and replies of the master's control socket: one line of JSON in each direction.
 
+use crate::base::text_enum::text_enum;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -38,7 +39,6 @@ pub struct Request {
 /// The file with the control socket's key. The master writes a new key at each start, and the kernel keeps confined
 /// processes of the service from reading the file. The peer's user id cannot replace the key, because confined processes and
 /// an operator's command run as the same user.
-#[must_use]
 pub fn key_beside(socket: &Path) -> PathBuf {
     socket.with_file_name("control.key")
 }
@@ -60,13 +60,11 @@ pub struct Answer {
 
 impl Answer {
     /// An answer to a request that was done.
-    #[must_use]
     pub fn done() -> Self {
         Self { done: true, problem: None, note: None, status: None }
     }
 
     /// An answer to a request that was not done, with the reason.
-    #[must_use]
     pub fn failed(problem: impl Into<String>) -> Self {
         Self { done: false, problem: Some(problem.into()), note: None, status: None }
     }
@@ -134,73 +132,48 @@ impl Counted {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    Starting,
-    Well,
-    /// Mail flows more slowly than it should, or not at all.
-    Degraded,
-    /// The service is ending, as requested.
-    Stopping,
-}
-
-impl State {
-    /// The name in the JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Well => "well",
-            Self::Degraded => "degraded",
-            Self::Stopping => "stopping",
-        }
+text_enum! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum State {
+        Starting = "starting",
+        Well = "well",
+        /// Mail flows more slowly than it should, or not at all.
+        Degraded = "degraded",
+        /// The service is ending, as requested.
+        Stopping = "stopping",
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Accepts LMTP connections, and passes messages to the workers.
-    Front,
-    /// Delivers messages, one at a time.
-    Worker,
-    /// Takes messages out of the file queue, and passes them to the front.
-    Runner,
-    /// Retries owed copies, prunes, and renews the proof of logins.
-    Timer,
-    /// Publishes events, and sends webhooks to subscribers.
-    Notifier,
-    Web,
+text_enum! {
+    /// What a process of the service does, in the order in which the master starts them. The texts are the names on the command
+    /// line, in the JSON and for people. A worker's or a runner's number follows it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Role {
+        /// Accepts LMTP connections, and passes messages to the workers.
+        Front = "front",
+        /// Delivers messages, one at a time.
+        Worker = "worker",
+        /// Takes messages out of the file queue, and passes them to the front.
+        Runner = "runner",
+        /// Retries owed copies, prunes, and renews the proof of logins.
+        Timer = "timer",
+        /// Publishes events, and sends webhooks to subscribers.
+        Notifier = "notifier",
+        Web = "web",
+    }
 }
 
 impl Role {
-    /// In the order in which the master starts them.
-    pub const ALL: [Self; 6] = [Self::Front, Self::Worker, Self::Runner, Self::Timer, Self::Notifier, Self::Web];
-
     /// Whether the role may have several processes.
-    #[must_use]
     pub fn is_numbered(self) -> bool {
         matches!(self, Self::Worker | Self::Runner)
     }
 
     /// Whether mail goes through the role. A restart waits only for processes of such roles.
-    #[must_use]
     pub fn carries_mail(self) -> bool {
         !matches!(self, Self::Timer | Self::Notifier | Self::Web)
-    }
-
-    /// The name on the command line, in the JSON and for people. A worker's or a runner's number follows it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Front => "front",
-            Self::Worker => "worker",
-            Self::Runner => "runner",
-            Self::Timer => "timer",
-            Self::Notifier => "notifier",
-            Self::Web => "web",
-        }
     }
 }
 
@@ -281,7 +254,6 @@ pub enum End {
 
 impl End {
     /// The end in one or two words, as the counters name it.
-    #[must_use]
     pub fn kind(&self) -> String {
         match self {
             Self::Exit(status) => format!("exit {status}"),
@@ -303,7 +275,6 @@ impl fmt::Display for End {
 }
 
 /// A value as one line of JSON, with its newline.
-#[must_use]
 pub fn line(what: &impl Serialize) -> String {
     // Serialization fails only for map keys that are not text.
     let mut line = serde_json::to_string(what).unwrap_or_default();

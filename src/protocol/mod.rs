@@ -14,8 +14,8 @@ pub mod zmtp;
 pub use crate::config::LARGEST_MESSAGE;
 pub use crate::message::Recipient;
 pub(crate) use recipient_batches::chunk_recipients;
-pub use results::{UnknownCode, WireVerdict};
 
+use crate::delivery::Verdict;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use thiserror::Error;
@@ -131,8 +131,16 @@ pub enum Source {
 }
 
 impl Source {
+    /// The name of the transport in the metrics.
+    pub(crate) fn transport(self) -> &'static str {
+        match self {
+            Self::Mta => "command",
+            Self::Queue => "queue",
+            Self::Shunt | Self::Upgrade => "shunt",
+        }
+    }
+
     /// Whether the source has only a copy of a shunted message, which the message's holder retries as well.
-    #[must_use]
     pub fn is_shunt(self) -> bool {
         matches!(self, Self::Shunt | Self::Upgrade)
     }
@@ -142,11 +150,12 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     pub id: Uuid,
     /// One result for each recipient, in the request's order.
-    pub results: Vec<WireVerdict>,
+    #[serde(with = "results")]
+    pub results: Vec<Verdict>,
     /// Whether the worker ends now, on request or after its share of messages. It gets no more messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
@@ -248,7 +257,7 @@ impl Header {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::{StatusDetail, Verdict};
+    use crate::delivery::StatusDetail;
 
     fn request(size: u64) -> Request {
         let mut request = Request::to(&["scuba@mail.axial.net", "doug@mail.axial.net"], 0);
@@ -258,12 +267,11 @@ mod tests {
 
     #[test]
     fn what_is_handed_over_is_read_as_it_was() {
-        let shown = |verdict: &Verdict| WireVerdict::from(verdict);
         let reply = Reply {
             id: Uuid::from_u128(7),
             results: vec![
-                shown(&Verdict::delivered("INBOX appended (uid 17)")),
-                shown(&Verdict::deferred(StatusDetail::NO_ANSWER, "the database cannot be reached")),
+                Verdict::delivered("INBOX appended (uid 17)"),
+                Verdict::deferred(StatusDetail::NO_ANSWER, "the database cannot be reached"),
             ],
             leaving: true,
             logins: Logins { database: 1, imap: 8 },

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 impl Process {
     /// The process's name for people: `worker 2`.
-    #[must_use]
     pub fn name(&self) -> String {
         let role = self.role.as_str();
         if self.role.is_numbered() { format!("{role} {}", self.number) } else { role.into() }
     }
 
     /// The state of the process: `ready`, or `starts in 42s, throttled`.
-    #[must_use]
     pub fn state(&self) -> String {
         let state = match (self.pid, self.starts_in_s) {
             (Some(_), _) if self.ending => "ending".into(),
@@ -27,7 +25,6 @@ impl Process {
     }
 
     /// How the previous process ended, and the last line that it wrote.
-    #[must_use]
     pub fn last_exit(&self) -> Option<String> {
         self.last_end.as_ref().map(LastEnd::to_text)
     }
@@ -35,7 +32,6 @@ impl Process {
 
 impl LastEnd {
     /// How the process ended, and the last line that it wrote.
-    #[must_use]
     pub fn to_text(&self) -> String {
         self.output.last().map_or_else(|| self.end.to_string(), |line| format!("{}; it said: {line}", self.end))
     }
@@ -43,7 +39,6 @@ impl LastEnd {
 
 impl Task {
     /// A task, the result of its last run, and the time of its next run, in one line.
-    #[must_use]
     pub fn to_text(&self) -> String {
         let Self { task: name, next_at, failed_runs, last, .. } = self;
         let next =
@@ -78,7 +73,6 @@ const FIGURES: [(&str, &str, &str); 12] = [
 ];
 
 /// The name and the meaning of a figure of the front. An unknown one keeps the name that the front gives it.
-#[must_use]
 pub fn figure_label(name: &str) -> (String, &'static str) {
     let known = FIGURES.iter().find(|(known, ..)| *known == name);
     known.map_or_else(|| (name.replace('_', " "), ""), |(_, label, meaning)| ((*label).to_owned(), meaning))
@@ -97,7 +91,6 @@ fn exact_text(at: &str) -> String {
 }
 
 /// A duration in seconds, as text for people.
-#[must_use]
 pub fn age(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| "-".into(), span)
 }

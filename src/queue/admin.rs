@@ -132,7 +132,8 @@ impl Folders {
                 found.extend(names.filter(|n| n.id() == id || n.to_string() == id).map(|name| (state, name)));
             }
             // A message that moved during the search may have been found twice.
-            found.retain(|(state, name)| self.folder(*state).has(&name.to_string()).unwrap_or(true));
+            let is_gone = |found| matches!(found, Ok(NameKind::Gone));
+            found.retain(|(state, name)| !is_gone(self.folder(*state).find(name.to_string().as_str())));
             match found.as_slice() {
                 [] => {}
                 [one] => return Ok(*one),

@@ -1,6 +1,5 @@
 //! A runner's claim on one message, and how it is settled.
 
-use super::envelope::Unreadable;
 use super::folder::{Folder, Moved};
 use super::{Envelope, Folders, Name, Queue, QueueError, Recipient};
 use crate::lock::Shard;
@@ -73,7 +72,6 @@ pub struct DueList {
 impl DueList {
     /// A tried message that has been in the queue for longer than `remembered` is held, and not claimed. An earlier attempt
     /// may have delivered it, and the ledger may have pruned that record while the mailbox was unreachable.
-    #[must_use]
     pub fn remembering(remembered: Option<Duration>) -> Self {
         Self { untried: VecDeque::new(), tried: VecDeque::new(), ahead: AHEAD, at: None, remembered }
     }
@@ -154,11 +152,20 @@ impl Queue {
 
     fn claim_this(&self, name: Name, now: SystemTime) -> Result<Option<Claim>, QueueError> {
         let Some(locked) = self.0.claim(name)? else { return Ok(None) };
-        match Claim::read(&self.0, name, locked, now)? {
-            Ok(claim) => Ok(Some(claim)),
-            Err((_locked, unreadable)) => {
+        let (text, mut bytes) = (name.to_string(), Vec::new());
+        if let Err(error) = (&locked).read_to_end(&mut bytes) {
+            // A failed read says nothing about the file's content, so the file is not moved to `bad/`. It is deferred, so
+            // that other messages have their turn.
+            self.0.work.rename_to_a_free(text.as_str(), &self.0.new, name.deferred(now))?;
+            return Err(QueueError::of_io("reading", &self.0.work.path.join(&text), error));
+        }
+        match Envelope::read_with_message(bytes) {
+            Ok((envelope, message)) => {
+                Ok(Some(Claim { folders: Arc::clone(&self.0), name, _locked: locked, envelope, message }))
+            }
+            Err(unreadable) => {
                 warn!(message = name.id(), %unreadable, "a file of the queue is moved to bad/");
-                self.0.move_to_bad(&self.0.work, name.to_string().as_str(), name)?;
+                self.0.move_to_bad(&self.0.work, text.as_str(), name)?;
                 Ok(None)
             }
         }
@@ -205,47 +212,20 @@ impl Folders {
 }
 
 impl Claim {
-    fn read(
-        folders: &Arc<Folders>,
-        name: Name,
-        file: File,
-        now: SystemTime,
-    ) -> Result<Result<Self, (File, Unreadable)>, QueueError> {
-        let mut bytes = Vec::new();
-        if let Err(error) = (&file).read_to_end(&mut bytes) {
-            // A failed read says nothing about the file's content, so the file is not moved to `bad/`. It is deferred, so
-            // that other messages have their turn.
-            let text = name.to_string();
-            let error = QueueError::of_io("reading", &folders.work.path.join(&text), error);
-            folders.work.rename_to_a_free(text.as_str(), &folders.new, name.deferred(now))?;
-            return Err(error);
-        }
-        Ok(match Envelope::read_with_message(bytes) {
-            Ok((envelope, message)) => {
-                Ok(Self { folders: Arc::clone(folders), name, _locked: file, envelope, message })
-            }
-            Err(unreadable) => Err((file, unreadable)),
-        })
-    }
-
-    #[must_use]
     pub fn name(&self) -> Name {
         self.name
     }
 
     /// The number of earlier attempts.
-    #[must_use]
     pub fn tries(&self) -> u32 {
         self.name.tries
     }
 
-    #[must_use]
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
     }
 
     /// The message, as it came.
-    #[must_use]
     pub fn message(&self) -> &[u8] {
         &self.message
     }

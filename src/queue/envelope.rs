@@ -17,7 +17,7 @@ pub(super) const LONGEST: usize = 1 << 22;
 /// The part of a file before the message.
 // An unknown key makes the file unreadable, so that it is moved to `bad/`. A later release may have written the key, which
 // could change how the message must be handled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
     /// The envelope sender; empty for the null sender.
@@ -26,12 +26,9 @@ pub struct Envelope {
     #[serde(serialize_with = "timestamp::serialize", deserialize_with = "read_time")]
     pub queued_at: i64,
     pub injected_by: String,
-    /// Whether the sender's Sent mailbox may get a copy.
+    /// Whether the sender's Sent mailbox may get a copy. In the queue, the submitter then vouches for the sender.
     #[serde(default)]
     pub may_owe_sent: bool,
-    /// Whether the submitter vouches that the sender is the one in the envelope.
-    #[serde(default)]
-    pub vouches: bool,
     /// Why the last attempt refused the message.
     pub reason: Option<String>,
     /// The size of the message in bytes, which reveals a truncated file.
@@ -110,8 +107,7 @@ mod tests {
             sender: "lisa@gmail.com".into(),
             queued_at: 1_700_000_000_123_456,
             injected_by: "user 0, process 7".into(),
-            may_owe_sent: false,
-            vouches: true,
+            may_owe_sent: true,
             reason: None,
             size: 3,
             origin: None,
@@ -128,7 +124,7 @@ mod tests {
         assert_eq!(
             text,
             "{\n  \"sender\": \"lisa@gmail.com\",\n  \"queued_at\": \"2023-11-14T22:13:20.123456Z\",\n  \
-             \"injected_by\": \"user 0, process 7\",\n  \"may_owe_sent\": false,\n  \"vouches\": true,\n  \"reason\": null,\n  \
+             \"injected_by\": \"user 0, process 7\",\n  \"may_owe_sent\": true,\n  \"reason\": null,\n  \
              \"size\": 3,\n  \"origin\": null,\n  \"recipients\": [\n    {\n      \"address\": \"scuba@mail.axial.net\"\n    },\n    \
              {\n      \"address\": \"doug@mail.axial.net\",\n      \"original\": \"Doug@axial.net\"\n    }\n  ]\n}\n---\n"
         );

@@ -49,7 +49,6 @@ pub enum QueueError {
 }
 
 impl QueueError {
-    #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::NoSpace { .. })
     }

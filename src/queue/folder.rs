@@ -152,15 +152,6 @@ impl Folder {
         Ok(own)
     }
 
-    /// Whether there is anything of this name.
-    pub(super) fn has(&self, name: &str) -> Result<bool, QueueError> {
-        match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(self.error_at("examining", name, errno)),
-        }
-    }
-
     pub(super) fn rename(
         &self,
         name: impl rustix::path::Arg + Copy,

@@ -3,6 +3,7 @@
 use super::envelope::LONGEST;
 use super::folder::{Folder, NameKind};
 use super::{Envelope, Folders, Name, Queue, QueueError, SHUNTED_AFTER};
+use crate::base::text_enum::text_enum;
 use crate::base::timestamp;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -13,21 +14,23 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// Waits for a runner, or for the next attempt.
-    New,
-    /// A runner is delivering the message.
-    Work,
-    /// Held by an operator, or because the ledger may have pruned its delivery.
-    Held,
-    /// Refused permanently.
-    Refused,
-    /// The file cannot be read.
-    Bad,
-    /// Has crashed two workers. Its [holder](super::MessageHolder) retries it; the queue's own list does not contain it.
-    Shunted,
+text_enum! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum State {
+        /// Waits for a runner, or for the next attempt.
+        New = "new",
+        /// A runner is delivering the message.
+        Work = "work",
+        /// Held by an operator, or because the ledger may have pruned its delivery.
+        Held = "held",
+        /// Refused permanently.
+        Refused = "refused",
+        /// The file cannot be read.
+        Bad = "bad",
+        /// Has crashed two workers. Its [holder](super::MessageHolder) retries it; the queue's own list does not contain it.
+        Shunted = "shunted",
+    }
 }
 
 /// One message of the queue, or a foreign file in its folders, which no runner touches.
@@ -71,10 +74,7 @@ impl Queue {
     pub fn list(&self) -> Result<Vec<Entry>, QueueError> {
         let folders = &*self.0;
         let mut entries = BTreeMap::new();
-        // Messages move between these two folders in both directions. The second read finds one that was claimed or put back
-        // during the first.
-        let again = [(State::New, &folders.new), (State::Work, &folders.work)];
-        for (state, folder) in folders.all().into_iter().chain(again) {
+        for (state, folder) in folders.all_read_twice() {
             for file in folder.names()? {
                 if let Some((inode, entry)) = folders.entry(state, &file)? {
                     // The key is the inode, which a rename keeps, so that a message that moved is listed once. Without an
@@ -98,9 +98,7 @@ impl Queue {
     pub(crate) fn parts_of(&self, id: &str, recipients: usize) -> Result<Vec<Entry>, QueueError> {
         let folders = &*self.0;
         let mut parts = Vec::new();
-        // The second read finds what moved during the first, as in `list`.
-        let again = [(State::New, &folders.new), (State::Work, &folders.work)];
-        for (state, folder) in folders.all().into_iter().chain(again) {
+        for (state, folder) in folders.all_read_twice() {
             for name in folder.messages()?.iter().filter(|name| name.is_part_of(id, recipients)) {
                 let entry = folders.entry(state, OsStr::new(&name.to_string()))?;
                 parts.extend(entry.map(|(_, entry)| entry));
@@ -156,6 +154,12 @@ impl Queue {
 }
 
 impl Folders {
+    /// All folders. Messages move between `new/` and `work/` in both directions: their second read finds a message that was claimed
+    /// or put back during the first.
+    fn all_read_twice(&self) -> impl Iterator<Item = (State, &Folder)> {
+        self.all().into_iter().chain([(State::New, &self.new), (State::Work, &self.work)])
+    }
+
     /// What a name in a folder stands for, with the inode of its file. `None` if it is gone.
     fn entry(&self, state: State, file: &OsStr) -> Result<Option<(Option<u64>, Entry)>, QueueError> {
         let mut inode = None;
@@ -227,14 +231,7 @@ pub(super) fn read_envelope(file: &File) -> std::io::Result<Result<Envelope, Str
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::New => "new",
-            Self::Work => "work",
-            Self::Held => "held",
-            Self::Refused => "refused",
-            Self::Bad => "bad",
-            Self::Shunted => "shunted",
-        })
+        f.write_str(self.as_str())
     }
 }
 
@@ -242,7 +239,6 @@ impl FromStr for State {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Self::New, Self::Work, Self::Held, Self::Refused, Self::Bad];
-        all.into_iter().find(|state| state.to_string() == text).ok_or("it is new, work, held, refused or bad")
+        Self::parse(text).filter(|state| *state != Self::Shunted).ok_or("it is new, work, held, refused or bad")
     }
 }

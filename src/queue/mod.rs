@@ -74,19 +74,6 @@ struct Folders {
     shunted: Folder,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NewMail {
-    /// The envelope sender; empty for the null sender.
-    pub sender: String,
-    /// There is at least one.
-    pub recipients: Vec<Recipient>,
-    pub injected_by: String,
-    /// Whether the sender's Sent mailbox may get a copy.
-    pub may_owe_sent: bool,
-    /// Whether the submitter vouches for the sender.
-    pub vouches: bool,
-}
-
 impl Queue {
     /// Opens the queue in this folder, and creates the folders that are missing. For the service, which runs as the queue's
     /// user.
@@ -133,12 +120,12 @@ impl Queue {
         })))
     }
 
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Accepts a message. `lock` is the lock that its deliveries take; messages of one lock are never delivered at once.
+    /// Accepts a message. `lock` is the lock that its deliveries take; messages of one lock are never delivered at once. The
+    /// envelope's size and time are set here.
     ///
     /// Once this returns a name, the message survives any crash, and the caller must report it as accepted.
     ///
@@ -146,26 +133,21 @@ impl Queue {
     /// If the message was not accepted; then its file has been removed. [`QueueError::is_no_space`] is true if only the
     /// reserve for other programs is left on the disk. If the disk fails so badly that the file can neither be synced nor
     /// removed, the message may still be delivered.
-    pub fn enqueue(&self, lock: &LockName, mail: NewMail, message: &[u8], now: SystemTime) -> Result<Name, QueueError> {
-        let NewMail { sender, recipients, injected_by, may_owe_sent, vouches } = mail;
-        if recipients.is_empty() {
+    pub fn enqueue(
+        &self,
+        lock: &LockName,
+        envelope: Envelope,
+        message: &[u8],
+        now: SystemTime,
+    ) -> Result<Name, QueueError> {
+        if envelope.recipients.is_empty() {
             return Err(QueueError::NoRecipient);
         }
         // The reserve is checked only here, so that accepted messages are still settled when the disk is nearly full.
         leaves_the_reserve(&self.0.path, message.len() as u64)
             .map_err(|error| QueueError::of_io("writing below", &self.0.path, error))?;
         let name = Name::new(now, lock);
-        let envelope = Envelope {
-            sender,
-            queued_at: name.accepted_at(),
-            injected_by,
-            may_owe_sent,
-            vouches,
-            reason: None,
-            size: message.len() as u64,
-            origin: None,
-            recipients,
-        };
+        let envelope = Envelope { queued_at: name.accepted_at(), size: message.len() as u64, ..envelope };
         self.0.write(&envelope, message, &self.0.new, name)
     }
 }
@@ -173,13 +155,7 @@ impl Queue {
 impl Folders {
     /// Each folder of the queue's messages, with the state of the messages in it.
     fn all(&self) -> [(State, &Folder); 5] {
-        [
-            (State::New, &self.new),
-            (State::Work, &self.work),
-            (State::Held, &self.held),
-            (State::Refused, &self.refused),
-            (State::Bad, &self.bad),
-        ]
+        [State::New, State::Work, State::Held, State::Refused, State::Bad].map(|state| (state, self.folder(state)))
     }
 
     fn folder(&self, state: State) -> &Folder {

@@ -55,7 +55,6 @@ impl Name {
     }
 
     /// The part of the name that stays the same for as long as the message is in the queue.
-    #[must_use]
     pub fn id(&self) -> String {
         format!("{:020}-{:016x}", self.time, self.lock)
     }
@@ -148,7 +147,6 @@ impl fmt::Display for Name {
 
 /// How long to wait after this many attempts: a minute, then twice as long each time, up to an hour. Attempts never end,
 /// because no other system has the message any more.
-#[must_use]
 pub fn pause_after(tries: u32) -> Duration {
     doubled(FIRST_PAUSE, tries.saturating_sub(1), LONGEST_PAUSE)
 }

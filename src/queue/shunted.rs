@@ -80,7 +80,6 @@ impl Digest {
     pub const FIRST: Self = Self(0);
     pub const LAST: Self = Self(u64::MAX);
 
-    #[must_use]
     pub fn of(message: &[u8]) -> Self {
         let [a, b, c, d, e, f, g, h, ..]: [u8; 32] = Sha256::digest(message).into();
         Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
@@ -105,13 +104,11 @@ impl FromStr for Digest {
 
 impl CrashedMessage {
     /// Whether the message is shunted: it has crashed a second worker.
-    #[must_use]
     pub fn is_shunted(&self) -> bool {
         self.crashes >= SHUNTED_AFTER
     }
 
     /// How long ago it first crashed a worker.
-    #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_micros(u64::try_from(timestamp::now().saturating_sub(self.since)).unwrap_or_default())
     }
@@ -242,7 +239,6 @@ mod tests {
             queued_at: 0,
             injected_by: "the service".into(),
             may_owe_sent: true,
-            vouches: false,
             reason: Some("worker 7 ended by SIGSEGV".into()),
             size: 0,
             origin: Some(Origin { queue_id: Some("4bXyz".into()), ..Origin::default() }),

@@ -47,13 +47,13 @@ pub(super) fn lock(name: &str) -> LockName {
     LockName::new("maildrop", name.as_bytes())
 }
 
-pub(super) fn mail(recipients: &[&str]) -> NewMail {
+pub(super) fn mail(recipients: &[&str]) -> Envelope {
     let recipient = |address: &&str| Recipient { address: (*address).into(), original: None };
-    NewMail {
+    Envelope {
         sender: "lisa@gmail.com".into(),
         recipients: recipients.iter().map(recipient).collect(),
         injected_by: "a test".into(),
-        ..NewMail::default()
+        ..Envelope::default()
     }
 }
 

@@ -1,6 +1,5 @@
 //! The front's counters, for monitoring. They only grow after its start.
 
-use crate::protocol::Source;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -19,46 +18,8 @@ pub struct Traffic {
     pub durations: Spans,
 }
 
-/// The transport of a message. Each transport has its own counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Via {
-    Lmtp,
-    /// From a thin client: `maildrop_command --via`.
-    Command,
-    /// From the file queue, by a runner.
-    Queue,
-    /// From the shunted messages.
-    Shunt,
-}
-
-impl Via {
-    pub(super) const ALL: [Self; 4] = [Self::Lmtp, Self::Command, Self::Queue, Self::Shunt];
-
-    /// The name of the transport in the metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Lmtp => "lmtp",
-            Self::Command => "command",
-            Self::Queue => "queue",
-            Self::Shunt => "shunt",
-        }
-    }
-}
-
-/// The transport of a client's request at the broker. The LMTP server counts its own traffic.
-impl From<Source> for Via {
-    fn from(source: Source) -> Self {
-        match source {
-            Source::Mta => Self::Command,
-            Source::Queue => Self::Queue,
-            Source::Shunt | Source::Upgrade => Self::Shunt,
-        }
-    }
-}
-
-/// The traffic by transport.
-pub type Traffics = BTreeMap<Via, Traffic>;
+/// The traffic by [transport](crate::protocol::Source::transport).
+pub type Traffics = BTreeMap<&'static str, Traffic>;
 
 impl Traffic {
     pub(super) fn received(&mut self, recipients: usize, bytes: u64) {

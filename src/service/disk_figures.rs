@@ -34,7 +34,6 @@ pub struct DiskFiguresReader {
 }
 
 impl DiskFiguresReader {
-    #[must_use]
     pub fn of(service: &Service) -> Self {
         Self { queue: service.queue(), timer: service.timer_state(), last: SummaryCache::new(FRESH, PATIENCE) }
     }

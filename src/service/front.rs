@@ -3,25 +3,28 @@
 //! The front parses no mail, reads no password and delivers nothing, so no message can end it. lmtp(8) treats a dropped
 //! connection as a failure of the whole site, and defers all mail that waits for it.
 
-use super::broker::sockets::{Peers, Report, Sockets, Started};
+use super::broker::sockets::{Peers, Sockets, Started};
 use super::broker::state::{Broker, Settings};
-use super::inflight_message::InflightMessage;
-use super::lmtp::Spool;
-use super::shunt::WorkerEnd;
+use super::disk_figures::DiskFiguresReader;
+use super::error::ServiceError;
+use super::http::{self, Sources};
+use super::lmtp::{LmtpServer, Spool};
+use super::master::listeners::Inherited;
+use super::master_link::report_to_master;
 use super::shunt::upgrade;
 use super::shunt::writer;
 use crate::base::files::own_directory;
-use crate::base::listener::bind_unix;
+use crate::base::listener::{Listener, bind_unix};
 use crate::base::stop::Stop;
-use crate::config::{Config, MAX_RECIPIENTS};
+use crate::config::Config;
 use crate::protocol::{LARGEST_MESSAGE, LONGEST_HEADER};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::future::pending;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
-use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot, watch};
-use tracing::info;
+use tracing::{error, info, warn};
 use uuid::Uuid;
 
 /// The largest number of connected workers: more than any site has. The configured number does not serve as the limit: a restart
@@ -48,7 +51,6 @@ fn broker_settings(config: &Config) -> Settings {
         patience: config.slow_mailbox_timeout(),
         recipient_delimiter: config.routing.recipient_delimiter.clone(),
         mailbox_sessions: service.mailbox_sessions,
-        max_recipients: whole(MAX_RECIPIENTS),
         longest_delivery: config.delivery.deadline,
         run: Uuid::now_v7().as_u64_pair().1,
     }
@@ -58,100 +60,79 @@ fn whole(number: impl TryInto<usize>) -> usize {
     number.try_into().unwrap_or(usize::MAX)
 }
 
-/// Why the front cannot run.
-#[derive(Debug, Error)]
-pub enum FrontError {
-    #[error("making the folder {}: {source}", path.display())]
-    Folder { path: PathBuf, source: io::Error },
-    #[error("listening at {}: {source}", path.display())]
-    Listen { path: PathBuf, source: io::Error },
-    #[error("{doing}: {source}")]
-    System { doing: &'static str, source: io::Error },
-}
-
-/// The channels to the broker inside this process.
-#[derive(Clone, Debug)]
-pub struct Inside {
-    /// Passes a message to the broker.
-    pub submissions: mpsc::Sender<InflightMessage>,
-    /// Requests a report from the broker.
-    pub ask: mpsc::Sender<oneshot::Sender<Report>>,
-    /// The workers that the master has started, and that have not ended.
-    pub started: watch::Sender<Started>,
-    /// Reports to the broker how a worker's process has ended.
-    pub ended: mpsc::Sender<WorkerEnd>,
-    /// Becomes true when this process must end. The broker waits until all clones of `submissions` are dropped.
-    pub stop: watch::Receiver<bool>,
-}
-
-/// Creates the folder of the broker's sockets, in which messages in progress are stored, too. There, a client can submit mail
-/// under any name, and a worker gets everybody's mail. So no other user may enter the folder, and the user of each connection is
-/// checked as well (unix(7), SO_PEERCRED).
+/// Runs a front until SIGTERM or SIGINT, and then until all messages in progress are answered. The broker, the LMTP server, and
+/// metrics share one thread.
+///
+/// Without a `master`, any process of our user may be a worker. With one, only processes that the master has started are accepted.
+/// Otherwise a confined process of the same user could take mail, and report that it is delivered.
 ///
 /// # Errors
-/// If the folder cannot be created.
-pub fn prepare(config: &Config) -> Result<(), FrontError> {
-    for socket in [config.service.clients_socket(), config.service.workers_socket()] {
-        if let Some(path) = socket.parent() {
-            own_directory(path).map_err(|source| FrontError::Folder { path: path.to_owned(), source })?;
-        }
-    }
-    Ok(())
-}
-
-/// Runs a front until SIGTERM or SIGINT, and then until all messages in progress are answered. `beside` is the LMTP server, which
-/// passes its messages to the broker. That server runs in the same runtime once the sockets exist. If it fails, the front fails
-/// too, and the master starts another one.
-///
-/// `has_master`: only processes that the master has started are accepted as workers. Otherwise a confined process of the same
-/// user could take mail, and report that it is delivered. Without a master, any process of our user may be a worker.
-///
-/// # Errors
-/// If the sockets cannot be created, or if `beside` fails.
-pub fn run<B>(config: &Config, has_master: bool, beside: impl FnOnce(Inside) -> B) -> Result<(), FrontError>
-where
-    B: Future<Output = Result<(), FrontError>> + 'static,
-{
-    let system = |doing| move |source| FrontError::System { doing, source };
+/// If a socket cannot be created, or if LMTP cannot be served: without it this process is useless, and the next front may succeed.
+pub fn run(config: &Config, inherited: Inherited, master: Option<UnixStream>) -> Result<(), ServiceError> {
+    let (queue, service) = (config.service.queue(), &config.service);
+    // In this folder a client can submit mail under any name, a worker gets everybody's mail, and messages in progress are stored. So
+    // no other user may enter it, and the user of each connection is checked as well (unix(7), SO_PEERCRED).
+    let run = &service.runtime_directory;
+    own_directory(run).map_err(ServiceError::file("making the directory", run))?;
+    let host = gethostname::gethostname().to_string_lossy().into_owned();
+    let server = LmtpServer::new(config, host, inherited.lmtp)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(system("starting the runtime"))?.block_on(async {
+    runtime.map_err(ServiceError::system("starting the runtime"))?.block_on(async {
         // This comes before a client can connect: a client that reaches the front then finds its folders, too.
-        let (queue, service) = (config.service.queue(), &config.service);
         let remembered = writer::remembered(&queue, Instant::now());
-        prepare(config)?;
         let (clients, workers) = (service.clients_socket(), service.workers_socket());
         let mut sockets = Sockets::new(longest_frame(config), Spool::new(config));
         let (started, admitted) = watch::channel(Started::new());
         sockets.listen(listen(&clients)?, Peers::Clients, whole(service.max_connections), None);
-        sockets.listen(listen(&workers)?, Peers::Workers, MOST_WORKERS, has_master.then_some(admitted));
+        sockets.listen(listen(&workers)?, Peers::Workers, MOST_WORKERS, master.is_some().then_some(admitted));
         let (submissions, submitted) = mpsc::channel(1);
         let (ask, asked) = mpsc::channel(1);
         let (ended_sender, ended) = mpsc::channel(16);
-        let (stop_sender, stop) = oneshot::channel();
-        let (stop_beside, beside_stops) = watch::channel(false);
-        let ends = Stop::on_signals().map_err(system("setting up signals"))?;
+        let (stop_broker, broker_stops) = oneshot::channel();
+        let (stop_sender, stop) = watch::channel(false);
+        let (status_sender, status) = watch::channel(None);
+        let ends = Stop::on_signals().map_err(ServiceError::system("setting up signals"))?;
         let within = config.delivery.deadline.saturating_add(PAST_THE_DEADLINE);
         let signals = async move {
             ends.until_requested().await;
             info!("the front ends, once all that has begun is answered");
-            let _ = stop_sender.send(within);
-            let _ = stop_beside.send(true);
-            std::future::pending::<()>().await;
+            let _ = stop_broker.send(within);
+            let _ = stop_sender.send(true);
+            pending::<()>().await;
         };
-        sockets.write_crashes(queue).map_err(system("starting a thread"))?;
-        upgrade::start(config.clone()).map_err(system("starting a thread"))?;
+        sockets.write_crashes(queue).map_err(ServiceError::system("starting a thread"))?;
+        upgrade::start(config.clone()).map_err(ServiceError::system("starting a thread"))?;
         let broker = Broker::new(broker_settings(config), remembered, Instant::now());
         info!(clients = %clients.display(), workers = %workers.display(), "the front is ready");
-        let beside = beside(Inside { submissions, ask, started, ended: ended_sender, stop: beside_stops });
-        let beside = async {
-            match beside.await {
-                Ok(()) => std::future::pending().await,
+        let (tally, max_connections) = (server.tally(), server.max_connections());
+        let disk = DiskFiguresReader::of(service);
+        let sources = Sources {
+            ask: ask.clone(),
+            service: status,
+            stop: stop.clone(),
+            tally,
+            max_connections,
+            disk: disk.clone(),
+        };
+        let master_stop = stop.clone();
+        let reports = async move {
+            let Some(master) = master else { return pending().await };
+            let talk = report_to_master(master, ask, started, ended_sender, master_stop, status_sender, disk);
+            if let Err(error) = talk.await {
+                warn!(%error, "the master cannot be talked with");
+            }
+        };
+        let beside = serve_metrics_until(reports, inherited.http, sources);
+        let lmtp = async {
+            match server.run(submissions, stop).await {
+                Ok(()) => pending().await,
                 Err(error) => error,
             }
         };
         tokio::select! {
-            () = sockets.run(broker, submitted, asked, ended, stop) => {}
-            error = beside => return Err(error),
+            () = sockets.run(broker, submitted, asked, ended, broker_stops) => {}
+            error = lmtp => return Err(ServiceError::system("serving LMTP")(error)),
+            () = beside => {}
             () = signals => {}
         }
         info!("the front has ended");
@@ -159,12 +140,27 @@ where
     })
 }
 
-fn listen(path: &Path) -> Result<UnixListener, FrontError> {
+/// Serves metrics and health until the master is gone: then this process is about to end, and the next front needs the port.
+async fn serve_metrics_until(master_is_gone: impl Future<Output = ()>, http: Vec<Listener>, sources: Sources) {
+    let metrics = async {
+        if let Err(error) = http::run(http, sources).await {
+            error!(%error, "metrics and health are not served any more");
+        }
+        pending::<()>().await;
+    };
+    tokio::select! {
+        () = metrics => {}
+        () = master_is_gone => {}
+    }
+    pending::<()>().await;
+}
+
+fn listen(path: &Path) -> Result<UnixListener, ServiceError> {
     let listener = bind_unix(path, 0o600).and_then(|listener| {
         listener.set_nonblocking(true)?;
         UnixListener::from_std(listener)
     });
-    listener.map_err(|source| FrontError::Listen { path: path.to_owned(), source })
+    listener.map_err(ServiceError::listen(&path.to_string_lossy()))
 }
 
 #[cfg(test)]
@@ -176,27 +172,19 @@ mod tests {
         [database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
         [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n";
 
-    #[test]
-    fn the_folder_of_its_sockets_is_nobody_elses() {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().unwrap();
-        let config = configured(folder.path());
-        let run = folder.path().join("run");
-        let is_closed = || std::fs::metadata(&run).unwrap().permissions().mode() & 0o777 == 0o700;
-        prepare(&config).unwrap();
-        assert!(is_closed());
-        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
-        prepare(&config).unwrap();
-        assert!(is_closed());
-    }
-
     /// If it went on, the front would seem to be healthy, but accept no LMTP.
     #[test]
-    fn a_front_ends_where_what_runs_in_it_fails() {
+    fn a_front_ends_where_lmtp_cannot_be_served_and_the_folder_of_its_sockets_is_nobody_elses() {
+        use std::os::fd::OwnedFd;
+        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
-        let failed = FrontError::System { doing: "serving LMTP", source: io::Error::other("no file descriptors") };
-        let ended = run(&configured(folder.path()), false, |_| std::future::ready(Err(failed)));
-        assert_eq!(ended.unwrap_err().to_string(), "serving LMTP: no file descriptors");
+        // It is no socket, so nobody can wait for connections on it.
+        let null = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let inherited = Inherited { lmtp: vec![Listener::Unix(null.into())], http: Vec::new() };
+        let error = run(&configured(folder.path()), inherited, None).unwrap_err().to_string();
+        assert!(error.starts_with("serving LMTP: "), "{error}");
+        let mode = std::fs::metadata(folder.path().join("run")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]

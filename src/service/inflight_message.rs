@@ -44,7 +44,6 @@ impl Body {
     }
 
     /// The bytes that follow the request's header in a frame: none if the message is in a file.
-    #[must_use]
     pub fn in_memory(&self) -> &[u8] {
         match self {
             Self::Memory(bytes) => bytes,
@@ -90,7 +89,6 @@ impl MessageFile {
     }
 
     /// The absolute path of the file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

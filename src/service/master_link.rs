@@ -2,7 +2,7 @@
 
 use super::broker::sockets::{Report as Broker, Started};
 use super::disk_figures::DiskFiguresReader;
-use super::master::front_channel::{FromFront, ToFront};
+use super::master::front_channel::{FromFront, FrontReport, ToFront};
 use super::shunt::WorkerEnd;
 use crate::protocol::control::{Status, line};
 use crate::queue::{State, Waiting};
@@ -40,8 +40,8 @@ pub async fn report_to_master(
                 let figures = timeout(Duration::ZERO, disk.read(status.as_ref())).await.unwrap_or_default();
                 let known = known(&broker, figures.queue.iter().flatten());
                 let (accepting, database_away) = (!*stop.borrow(), broker.database_away);
-                let report = FromFront::Status { accepting, database_away, known, timer: figures.timer };
-                says.write_all(line(&report).as_bytes()).await?;
+                let report = FrontReport { accepting, database_away, known, timer: figures.timer };
+                says.write_all(line(&FromFront::Status(report)).as_bytes()).await?;
             }
             Ok(ToFront::Service { status }) => drop(service.send_replace(Some(*status))),
             // The system has no larger process ids.

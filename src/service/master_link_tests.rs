@@ -55,7 +55,7 @@ impl Scene {
     async fn next_report(&mut self) -> (bool, bool, Map<String, Value>, Vec<Task>) {
         let text = tokio::time::timeout(LONG, self.lines.next_line()).await.unwrap().unwrap().unwrap();
         match serde_json::from_str(&text).unwrap() {
-            FromFront::Status { accepting, database_away, known, timer } => {
+            FromFront::Status(FrontReport { accepting, database_away, known, timer }) => {
                 (accepting, database_away.is_some(), known, timer)
             }
             FromFront::Ready { .. } => panic!("{text}"),

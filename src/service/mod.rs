@@ -4,6 +4,7 @@
 pub mod broker;
 mod counters;
 pub mod disk_figures;
+pub mod error;
 pub mod front;
 pub mod http;
 pub mod inflight_message;

@@ -11,7 +11,7 @@ use crate::base::back_off::BackOff;
 use crate::delivery::Verdict;
 use crate::protocol::control::End;
 use crate::protocol::zmtp::{FIRST_PAUSE, INTERVAL, LONGEST_PAUSE};
-use crate::protocol::{DatabaseState, Header, Logins, Recipient, Reply, Request, WireVerdict};
+use crate::protocol::{DatabaseState, Header, Logins, Recipient, Reply, Request};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -190,7 +190,6 @@ impl OutageWorld {
             patience: Duration::from_secs(5),
             recipient_delimiter: String::new(),
             mailbox_sessions: 8,
-            max_recipients: 50,
             longest_delivery: 4 * MINUTE,
             run: self.connections,
         };
@@ -265,7 +264,7 @@ impl OutageWorld {
             let why = "the database cannot be reached";
             (Verdict::deferred(crate::delivery::StatusDetail::SYSTEM, why), DatabaseState::Away(why.into()))
         };
-        let results = vec![WireVerdict::from(&verdict); recipients];
+        let results = vec![verdict; recipients];
         let reply = Reply { id, results, leaving: false, logins: Logins::default(), database };
         let body = Header::Reply(reply).frame(b"").unwrap();
         self.handle(Event::WorkerAnswered { connection: by, address, body });

@@ -15,6 +15,7 @@
 //!
 //! A runner that dies leaves its claim to the next one: see [`Queue::recover`].
 
+use super::error::ServiceError;
 use crate::base::back_off::{BackOff, doubled};
 use crate::base::deadline::Deadline;
 use crate::base::readiness;
@@ -22,13 +23,11 @@ use crate::base::stop::Stop;
 use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};
 use crate::lock::Shard;
-use crate::protocol::client::{self, Handover, HandoverResult, Lost, NotTaken};
+use crate::protocol::client::{self, Handover, HandoverResult, NotTaken};
 use crate::protocol::zmtp::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::protocol::{Recipient, Request, Source, chunk_recipients};
 use crate::queue::{Claim, DueList, Queue, QueueError, Settlement};
-use std::io;
 use std::time::{Duration, Instant, SystemTime};
-use thiserror::Error;
 use tracing::{info, warn};
 
 /// The interval at which an empty queue is polled. inotify(7) would report new files, but neither due retries nor messages that
@@ -42,27 +41,18 @@ const FOR_MORE: Duration = Duration::from_secs(1);
 /// The interval at which the claims of dead runners are recovered.
 const RECOVER_EACH: Duration = Duration::from_mins(1);
 
-/// Why the runner cannot run.
-#[derive(Debug, Error)]
-pub enum RunnerError {
-    #[error("{doing}: {source}")]
-    System { doing: &'static str, source: io::Error },
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-}
-
 /// Passes the messages of this shard to the broker, until SIGTERM or SIGINT. Then the message in progress still gets its answer.
 ///
 /// # Errors
 /// If the queue cannot be opened, or if the system provides no signal handlers.
-pub fn run(config: &Config, shard: Shard) -> Result<(), RunnerError> {
-    let stop = Stop::on_signals().map_err(|source| RunnerError::System { doing: "setting up signals", source })?;
+pub fn run(config: &Config, shard: Shard) -> Result<(), ServiceError> {
+    let stop = Stop::on_signals().map_err(ServiceError::system("setting up signals"))?;
     let mut runner = Runner::new(config, shard, stop)?;
     info!(queue = %runner.queue.path().display(), ?shard, "the runner has begun");
     readiness::report_readiness(true);
     while !runner.stop.is_requested() {
         let wait = runner.once();
-        runner.stop.wait(wait).map_err(|source| RunnerError::System { doing: "waiting", source })?;
+        runner.stop.wait(wait).map_err(ServiceError::system("waiting"))?;
     }
     info!("the runner has ended");
     Ok(())
@@ -165,9 +155,7 @@ impl<'a> Runner<'a> {
                 // Without this pause, a broker that takes nothing for a while would cause the whole queue to be deferred.
                 HandoverResult::NotTaken(NotTaken { why, .. }) => (why, Next::Pause),
                 HandoverResult::CallerGone => ("it was taken back".into(), Next::Pause),
-                HandoverResult::Lost(Lost::Connection) => ("the connection to the service was lost".into(), Next::Go),
-                HandoverResult::Lost(Lost::Silent) => ("the service has not answered in time".into(), Next::Go),
-                HandoverResult::Lost(Lost::Nonsense) => ("the service's answer makes no sense".into(), Next::Go),
+                HandoverResult::Lost(lost) => (lost.to_string(), Next::Go),
             };
             warn!(queue_id = id, why, tries = claim.tries() + 1, "a message of the queue is deferred");
             next = then;
@@ -204,7 +192,7 @@ fn request(claim: &Claim, recipients: &[Recipient]) -> Request {
         // The log and `trace` find the message by this id, like a queue id of Postfix.
         queue_id: Some(claim.name().id()),
         // A user who is logged in at Postfix is authenticated in the same way.
-        sasl_username: envelope.vouches.then(|| envelope.sender.clone()).filter(|sender| !sender.is_empty()),
+        sasl_username: envelope.may_owe_sent.then(|| envelope.sender.clone()).filter(|sender| !sender.is_empty()),
         no_sent: !envelope.may_owe_sent,
         source: Source::Queue,
         ..Request::new(envelope.sender.clone(), recipients.to_vec(), claim.message().len() as u64)
@@ -227,17 +215,22 @@ mod tests {
     fn what_is_handed_over_says_who_vouches_and_what_is_owed_and_each_answer_settles_it() {
         use crate::delivery::StatusDetail;
         use crate::lock::LockName;
-        use crate::queue::{self, NewMail};
+        use crate::queue::{self, Envelope};
         let folder = tempfile::tempdir().unwrap();
         let queue = Queue::open(&folder.path().join("queue")).unwrap();
-        for (sender, vouches, may_owe_sent) in [("lisa@x", true, true), ("lisa@x", false, false), ("", true, false)] {
+        for (sender, may_owe_sent) in [("lisa@x", true), ("lisa@x", false), ("", true)] {
             let recipients = vec![queue::Recipient { address: "doug@x".into(), original: Some("d@x".into()) }];
-            let mail =
-                NewMail { sender: sender.into(), recipients, injected_by: "a test".into(), may_owe_sent, vouches };
+            let mail = Envelope {
+                sender: sender.into(),
+                recipients,
+                injected_by: "a test".into(),
+                may_owe_sent,
+                ..Envelope::default()
+            };
             let name = queue.enqueue(&LockName::new("x", b"x"), mail, b"Subject: x\n\nx\n", SystemTime::now()).unwrap();
             let claim = queue.claim(Shard::new(0, 1).unwrap(), SystemTime::now()).unwrap().unwrap();
             let request = request(&claim, &claim.envelope().recipients);
-            assert_eq!(request.sasl_username.as_deref(), (vouches && !sender.is_empty()).then_some(sender));
+            assert_eq!(request.sasl_username.as_deref(), (may_owe_sent && !sender.is_empty()).then_some(sender));
             assert_eq!((request.no_sent, request.queue_id), (!may_owe_sent, Some(name.id())));
             assert_eq!(request.recipients[0].original.as_deref(), Some("d@x"));
             claim.finish().unwrap();

@@ -12,14 +12,15 @@
 //! the log, that copy is then the last. A file keeps the results of the last runs. So a new process continues the schedule of the
 //! previous one, and `service status` shows the results.
 
+use super::error::ServiceError;
 use super::process_watchdog;
 use crate::base::back_off::doubled;
 use crate::base::deadline::Deadline;
 use crate::base::readiness;
 use crate::base::stop::Stop;
 use crate::base::timestamp::{exact, now as wall_clock, read_exact};
-use crate::base::watchdog::{Watchdog, Watched};
-use crate::config::{Config, Retention, Service};
+use crate::base::watchdog::Watchdog;
+use crate::config::{Retention, Service};
 use crate::database::DatabaseError;
 use crate::operations::finish_owed::{self, finish_owed};
 use crate::operations::prune::{self, Pruned};
@@ -29,11 +30,12 @@ use crate::protocol::control::{LastRun, Task};
 use crate::site::{RENEWAL, RENEWED_EVERY, Site};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
-use thiserror::Error;
 use tracing::{debug, info, warn};
 
+/// What the watchdog calls the work of this process.
+const TASK: &str = "what is done at intervals";
 /// The first pause after a run that failed, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
@@ -56,67 +58,38 @@ const LONGEST_INDEXING: Duration = Duration::from_mins(5);
 /// How long `prune` rests after each batch, for the sake of replicas.
 const REST: Duration = Duration::from_millis(50);
 
-#[derive(Clone, Debug)]
-pub struct TimerSettings {
-    /// The interval of `finish_owed`; zero: never.
-    finish_owed_every: Duration,
-    /// The interval of `prune`, and how long it keeps entries.
-    prune: (Duration, Retention),
-    /// The file with the results of the last runs.
-    state: PathBuf,
-}
-
-/// Why the timer cannot run.
-#[derive(Debug, Error)]
-pub enum TimerError {
-    #[error("{doing}: {source}")]
-    System { doing: &'static str, source: io::Error },
-}
-
-impl TimerSettings {
-    /// The settings in a configuration.
-    #[must_use]
-    pub fn of(config: &Config) -> Self {
-        let Service { finish_owed_every, prune_every, .. } = config.service;
-        let prune = prune_every.map_or((PRUNE_FAILURES_EVERY, Retention::default()), |every| (every, config.retention));
-        Self { finish_owed_every, prune, state: config.service.timer_state() }
-    }
-
-    /// Whether the timer opens mailboxes.
-    #[must_use]
-    pub fn opens_mailboxes(&self) -> bool {
-        !self.finish_owed_every.is_zero()
-    }
+/// Whether a timer with this configuration opens mailboxes.
+pub fn opens_mailboxes(service: &Service) -> bool {
+    !service.finish_owed_every.is_zero()
 }
 
 /// Runs the tasks when they are due, until SIGTERM or SIGINT. Then the copy in progress is still finished.
 ///
 /// # Errors
 /// If the system provides no signal handlers or threads.
-pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
-    let system = |doing| move |source| TimerError::System { doing, source };
-    let stop = Stop::on_signals().map_err(system("setting up signals"))?;
-    let watchdog = process_watchdog::start().map_err(system("starting a thread"))?;
-    let written = written_down(&settings.state);
-    let mut tasks = planned_tasks(&settings, site.imap_of_named_users().is_some(), &written);
+pub fn run(site: &Site, service: &Service, retention: Retention) -> Result<(), ServiceError> {
+    let stop = Stop::on_signals().map_err(ServiceError::system("setting up signals"))?;
+    let watchdog = process_watchdog::start().map_err(ServiceError::system("starting a thread"))?;
+    let state = service.timer_state();
+    let mut tasks = planned_tasks(service, retention, site.imap_of_named_users().is_some(), &written_down(&state));
     let timer = Timer { site, stop, watchdog };
     info!(tasks = ?tasks.iter().map(|task| task.kind.name()).collect::<Vec<_>>(), "the timer has begun");
     readiness::report_readiness(true);
     while !timer.stop.is_requested() {
-        write_down(&settings.state, &tasks);
+        write_down(&state, &tasks);
         let Some(next) = tasks.iter_mut().min_by_key(|task| task.next) else { break };
         let wait = next.next.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
-            timer.stop.wait(wait).map_err(system("waiting"))?;
+            timer.stop.wait(wait).map_err(ServiceError::system("waiting"))?;
             continue;
         }
-        next.next_wall = None;
-        write_down(&settings.state, &tasks);
+        next.task.next_at = None;
+        write_down(&state, &tasks);
         if let Some(next) = tasks.iter_mut().min_by_key(|task| task.next) {
             timer.run(next);
         }
     }
-    write_down(&settings.state, &tasks);
+    write_down(&state, &tasks);
     info!("the timer has ended");
     Ok(())
 }
@@ -125,12 +98,13 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
 /// during which the previous process ended is last: even if it ends every process, the other tasks run.
 ///
 /// A timer that opens no mailboxes has not read their password, so it has no proof to renew.
-fn planned_tasks(settings: &TimerSettings, proves_logins: bool, written: &[Task]) -> Vec<Planned> {
-    let (prune_every, retention) = settings.prune;
-    let finish_owed =
-        (!settings.finish_owed_every.is_zero()).then_some((TaskKind::FinishOwed, settings.finish_owed_every));
+fn planned_tasks(service: &Service, retention: Retention, proves_logins: bool, written: &[Task]) -> Vec<Planned> {
+    let finish_owed = opens_mailboxes(service).then_some((TaskKind::FinishOwed, service.finish_owed_every));
     let renew_proof = proves_logins.then_some((TaskKind::RenewProof, RENEWED_EVERY));
-    let prune = Some((TaskKind::Prune(retention), prune_every));
+    let prune = match service.prune_every {
+        Some(every) => Some((TaskKind::Prune(retention), every)),
+        None => Some((TaskKind::Prune(Retention::default()), PRUNE_FAILURES_EVERY)),
+    };
     let index = Some((TaskKind::IndexAddresses, INDEX_EVERY));
     let mut kinds: Vec<(TaskKind, Duration)> = [prune, finish_owed, renew_proof, index].into_iter().flatten().collect();
     kinds.sort_by_key(|(kind, _)| written.iter().any(|task| task.task == kind.name() && task.next_at.is_none()));
@@ -162,37 +136,31 @@ struct Planned {
     kind: TaskKind,
     every: Duration,
     next: Instant,
-    /// `next` as wall-clock time, for people; `None` while the task runs.
-    next_wall: Option<i64>,
-    failed_runs: u32,
-    last: Option<LastRun>,
+    /// What people see of it, and the next process continues.
+    task: Task,
 }
 
 impl Planned {
     /// Continues the schedule of the previous process. The task runs at once if there is no record of it, or if that process
     /// ended during the task.
     fn new(kind: TaskKind, every: Duration, written: &[Task]) -> Self {
-        let before = written.iter().find(|task| task.task == kind.name());
-        let last_at = before.and_then(|task| task.last.as_ref()).and_then(|last| read_exact(&last.at));
-        let ended_well = before.is_some_and(|task| task.failed_runs == 0 && task.next_at.is_some());
+        let before = written.iter().find(|task| task.task == kind.name()).cloned();
+        let (name, every_s) = (kind.name().to_owned(), every.as_secs_f64());
+        let new = Task { task: name, every_s, next_at: None, failed_runs: 0, last: None };
+        let task = before.map_or(new, |before| Task { every_s, ..before });
+        let ended_well = task.failed_runs == 0 && task.next_at.is_some();
+        let last_at = task.last.as_ref().filter(|_| ended_well).and_then(|last| read_exact(&last.at));
         let since =
             last_at.map(|at| Duration::from_micros(u64::try_from(wall_clock().saturating_sub(at)).unwrap_or(0)));
-        let wait = since.filter(|_| ended_well).map_or(Duration::ZERO, |since| every.saturating_sub(since));
-        let mut planned = Self {
-            kind,
-            every,
-            next: Instant::now(),
-            next_wall: None,
-            failed_runs: before.map_or(0, |task| task.failed_runs),
-            last: before.and_then(|task| task.last.clone()),
-        };
-        planned.after(wait);
+        let mut planned = Self { kind, every, next: Instant::now(), task };
+        planned.after(since.map_or(Duration::ZERO, |since| every.saturating_sub(since)));
         planned
     }
 
     fn after(&mut self, wait: Duration) {
         self.next = Instant::now() + wait;
-        self.next_wall = Some(wall_clock().saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)));
+        let wait = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
+        self.task.next_at = Some(exact(wall_clock().saturating_add(wait)));
     }
 
     /// The wait after a run with this result.
@@ -200,17 +168,7 @@ impl Planned {
         if well {
             return self.every;
         }
-        doubled(FIRST_PAUSE, self.failed_runs.saturating_sub(1), LONGEST_PAUSE.min(self.every))
-    }
-
-    fn task(&self) -> Task {
-        Task {
-            task: self.kind.name().into(),
-            every_s: self.every.as_secs_f64(),
-            next_at: self.next_wall.map(exact),
-            failed_runs: self.failed_runs,
-            last: self.last.clone(),
-        }
+        doubled(FIRST_PAUSE, self.task.failed_runs.saturating_sub(1), LONGEST_PAUSE.min(self.every))
     }
 }
 
@@ -231,7 +189,8 @@ impl Timer<'_> {
         let came = came.unwrap_or_else(|_| Err("an internal error, which the log has".into()));
         let took = began.elapsed();
         let well = came.is_ok();
-        planned.failed_runs = if well { 0 } else { planned.failed_runs.saturating_add(1) };
+        let failed_runs = if well { 0 } else { planned.task.failed_runs.saturating_add(1) };
+        planned.task.failed_runs = failed_runs;
         let pause = planned.pause(well);
         match &came {
             // Twice a minute; `service status` shows it.
@@ -240,16 +199,16 @@ impl Timer<'_> {
             }
             Ok(result) => info!(task = name, result, ?took, "done, as it is at intervals"),
             Err(problem) => {
-                warn!(task = name, problem, failed_runs = planned.failed_runs, again_in = ?pause, "what is done at intervals has failed");
+                warn!(task = name, problem, failed_runs, again_in = ?pause, "what is done at intervals has failed");
             }
         }
         let result = came.unwrap_or_else(|problem| problem);
-        planned.last = Some(LastRun { at: exact(at), took_s: took.as_secs_f64(), well, result });
+        planned.task.last = Some(LastRun { at: exact(at), took_s: took.as_secs_f64(), well, result });
         planned.after(pause);
     }
 
     fn run_task(&self, kind: TaskKind) -> TaskResult {
-        let mut watched = Some(self.watchdog.watch("what is done at intervals", BEGINNING));
+        let _watched = self.watchdog.watch(TASK, BEGINNING);
         let (at_most, silence) = match kind {
             TaskKind::FinishOwed => {
                 let deadline = self.site.deadline();
@@ -267,11 +226,7 @@ impl Timer<'_> {
                 return Ok(format!("another host is at it{host}"));
             }
         };
-        let mut may_take = |span: Duration| {
-            // The old guard is dropped first: its drop would end the new watch.
-            drop(watched.take());
-            watched = Some(self.watchdog.watch("what is done at intervals", span));
-        };
+        let mut may_take = |span: Duration| self.watchdog.watch_always(TASK, span);
         let came = match kind {
             TaskKind::FinishOwed => self.finish_owed(&mut held, &mut may_take),
             TaskKind::Prune(retention) => self.prune(retention, &mut held, &mut may_take),
@@ -283,7 +238,6 @@ impl Timer<'_> {
         };
         may_take(BEGINNING);
         held.end();
-        drop::<Option<Watched>>(watched);
         came
     }
 
@@ -349,7 +303,7 @@ pub(super) fn written_down(state: &Path) -> Vec<Task> {
 
 /// Writes the state file. If that fails, a restarted timer runs its tasks at once, which loses nothing.
 fn write_down(state: &Path, tasks: &[Planned]) {
-    let tasks: Vec<Task> = tasks.iter().map(Planned::task).collect();
+    let tasks: Vec<&Task> = tasks.iter().map(|planned| &planned.task).collect();
     let temporary = state.with_extension("new");
     let write = || {
         if let Some(folder) = state.parent() {

@@ -2,9 +2,8 @@ use super::*;
 use crate::base::files::create_directory;
 use crate::site::embedded::Embedded;
 
-fn settings() -> TimerSettings {
-    let config = crate::service::configured(Path::new("/x"));
-    TimerSettings::of(&config)
+fn service() -> Service {
+    crate::service::configured(Path::new("/x")).service
 }
 
 fn planned(every: Duration, written: &[Task]) -> Planned {
@@ -30,7 +29,7 @@ fn a_process_that_is_replaced_goes_on_where_the_one_before_it_was() {
     let before = task(hour, 0, Some("2026-01-01T00:00:00Z"));
     let goes_on = planned(day, std::slice::from_ref(&before));
     assert!(waits(&goes_on) > 22 * hour && waits(&goes_on) <= 23 * hour);
-    assert_eq!(goes_on.last, before.last);
+    assert_eq!(goes_on.task.last, before.last);
     // The interval has become shorter.
     assert_eq!(waits(&planned(hour / 2, &[before])), Duration::ZERO);
     // The last run had failed, or the process ended during a run.
@@ -47,11 +46,11 @@ fn what_fails_is_tried_again_after_a_pause_that_grows_and_is_never_given_up() {
     let mut planned = planned(Duration::from_hours(24), &[]);
     let mut pauses = Vec::new();
     for failed in 1..=12 {
-        planned.failed_runs = failed;
+        planned.task.failed_runs = failed;
         pauses.push(planned.pause(false).as_secs());
     }
     assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]);
-    planned.failed_runs = u32::MAX;
+    planned.task.failed_runs = u32::MAX;
     assert_eq!(planned.pause(false), LONGEST_PAUSE);
     assert_eq!(planned.pause(true), Duration::from_hours(24));
     planned.every = Duration::from_secs(7);
@@ -65,8 +64,8 @@ fn what_was_written_down_is_read_back_and_nonsense_is_nothing() {
     assert_eq!(written_down(&state), []);
     let mut planned = planned(Duration::from_mins(5), &[task(Duration::ZERO, 0, None)]);
     write_down(&state, std::slice::from_ref(&planned));
-    assert_eq!(written_down(&state), [planned.task()]);
-    planned.next_wall = None;
+    assert_eq!(written_down(&state), [planned.task.clone()]);
+    planned.task.next_at = None;
     write_down(&state, std::slice::from_ref(&planned));
     assert_eq!(written_down(&state)[0].next_at, None);
     std::fs::write(&state, "[{\"task\":").unwrap();
@@ -86,9 +85,9 @@ fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
 /// If a task ends its process, the process is restarted. The other due tasks must not wait for that task.
 #[test]
 fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
-    let settings = TimerSettings { prune: (DAY, old()), ..settings() };
+    let service = Service { prune_every: Some(DAY), ..service() };
     let first = |written: &[Task]| {
-        let mut tasks = planned_tasks(&settings, false, written);
+        let mut tasks = planned_tasks(&service, old(), false, written);
         tasks.iter_mut().min_by_key(|task| task.next).unwrap().kind.name()
     };
     let of = |name: &str, next_at| Task { task: name.into(), ..task(2 * DAY, 0, next_at) };
@@ -102,14 +101,14 @@ fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
 /// A timer without a password has no proof to renew, which is no failure.
 #[test]
 fn the_proof_is_renewed_once_a_day_by_a_timer_that_logs_in() {
-    let settings = settings();
+    let service = service();
     let names = |proves_logins| {
-        planned_tasks(&settings, proves_logins, &[])
+        planned_tasks(&service, Retention::default(), proves_logins, &[])
             .iter()
             .map(|task| (task.kind.name(), task.every))
             .collect::<Vec<_>>()
     };
-    let finish_owed = ("finish_owed", settings.finish_owed_every);
+    let finish_owed = ("finish_owed", service.finish_owed_every);
     // Failures are pruned at each site.
     let (prune, index) = (("prune", DAY), ("index_addresses", INDEX_EVERY));
     assert_eq!(names(false), [prune, finish_owed, index]);
@@ -163,16 +162,16 @@ fn what_came_of_a_run_says_when_the_next_one_begins() {
     let mut planned = planned(DAY, &[]);
     with_timer(|timer, mail| {
         timer.run(&mut planned);
-        let last = planned.last.clone().unwrap();
-        assert!(last.well && planned.failed_runs == 0, "{last:?}");
+        let last = planned.task.last.clone().unwrap();
+        assert!(last.well && planned.task.failed_runs == 0, "{last:?}");
         assert!(waits(&planned) > DAY / 2);
         // A file in place of the database's folder makes the database fail.
         std::fs::remove_dir_all(mail).unwrap();
         std::fs::write(mail, "").unwrap();
         for failed_runs in 1..=2 {
             timer.run(&mut planned);
-            let last = planned.last.clone().unwrap();
-            assert_eq!((last.well, planned.failed_runs), (false, failed_runs));
+            let last = planned.task.last.clone().unwrap();
+            assert_eq!((last.well, planned.task.failed_runs), (false, failed_runs));
             assert!(last.result.contains("mail"), "{last:?}");
             assert!(waits(&planned) <= 2 * FIRST_PAUSE);
         }
@@ -181,7 +180,6 @@ fn what_came_of_a_run_says_when_the_next_one_begins() {
 
 #[test]
 fn mailboxes_are_opened_where_owed_copies_are_finished() {
-    let settings = settings();
-    assert!(settings.opens_mailboxes());
-    assert!(!TimerSettings { finish_owed_every: Duration::ZERO, ..settings }.opens_mailboxes());
+    assert!(opens_mailboxes(&service()));
+    assert!(!opens_mailboxes(&Service { finish_owed_every: Duration::ZERO, ..service() }));
 }

@@ -4,7 +4,7 @@
 use crate::program::PATIENCE;
 use maildrop_command::delivery::Verdict;
 use maildrop_command::protocol::zmtp::{Blocking, BlockingError, Settings, SocketType, from_client, to_client};
-use maildrop_command::protocol::{DatabaseState, Header, Logins, MARK, Reply, Request, WireVerdict};
+use maildrop_command::protocol::{DatabaseState, Header, Logins, MARK, Reply, Request};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -137,7 +137,7 @@ impl Client {
 
     /// What became of it.
     pub fn reply(&mut self, id: Uuid, verdicts: &[Verdict]) {
-        let results = verdicts.iter().map(WireVerdict::from).collect();
+        let results = verdicts.to_vec();
         self.say(&Header::Reply(Reply {
             id,
             results,

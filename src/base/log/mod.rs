@@ -10,6 +10,7 @@
 pub mod property_tests;
 
 use crate::base::files;
+use crate::base::text_enum::text_enum;
 use serde::Deserialize;
 use std::ffi::CStr;
 use std::fmt::{self, Write as _};
@@ -57,21 +58,23 @@ pub enum Target {
     File(PathBuf),
 }
 
-/// The severity of a record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// A promise is in danger, or an operator has to act.
-    Error,
-    /// The operation succeeded, but something is wrong.
-    Warn,
-    /// What happened to a message.
-    #[default]
-    Info,
-    /// How it happened.
-    Debug,
-    /// Every step.
-    Trace,
+text_enum! {
+    /// The severity of a record.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Level {
+        /// A promise is in danger, or an operator has to act.
+        Error = "error",
+        /// The operation succeeded, but something is wrong.
+        Warn = "warn",
+        /// What happened to a message.
+        #[default]
+        Info = "info",
+        /// How it happened.
+        Debug = "debug",
+        /// Every step.
+        Trace = "trace",
+    }
 }
 
 /// The form of a record.
@@ -107,14 +110,7 @@ impl FromStr for Level {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "error" => Ok(Self::Error),
-            "warn" => Ok(Self::Warn),
-            "info" => Ok(Self::Info),
-            "debug" => Ok(Self::Debug),
-            "trace" => Ok(Self::Trace),
-            _ => Err(format!("the log level {text:?} is none of error, warn, info, debug, trace")),
-        }
+        Self::parse(text).ok_or_else(|| format!("the log level {text:?} is none of {}", Self::TEXTS.join(", ")))
     }
 }
 

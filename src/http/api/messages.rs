@@ -16,7 +16,7 @@ use crate::operations::notifications;
 use crate::operations::submission::{self, Accepted, NotAccepted, NotKnown};
 use crate::operations::submission_status::{StatusUnknown, SubmissionStatus, SubmittedRecipient, status};
 use crate::operations::tokens::Scope;
-use crate::queue::{NewMail, Recipient};
+use crate::queue::{Envelope, Recipient};
 use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -165,12 +165,12 @@ pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -
     }
     let largest = usize::try_from(settings.largest_message).unwrap_or(usize::MAX);
     let (raw, share) = read(headers, body, largest, &api.memory, &call.token.id.to_string()).await?;
-    let mail = NewMail {
+    let mail = Envelope {
         sender,
         recipients: recipients.iter().map(|to| Recipient { address: to.to_string(), original: None }).collect(),
         injected_by: format!("API, by {}", call.token.name),
         may_owe_sent: as_author,
-        vouches: as_author,
+        ..Envelope::default()
     };
     let size = raw.len();
     let (queued, owner) = (Arc::clone(&api), call.owner());

@@ -51,7 +51,7 @@ impl Queued {
 mod tests {
     use super::*;
     use crate::lock::LockName;
-    use crate::queue::{NewMail, Recipient};
+    use crate::queue::{Envelope, Recipient};
     use std::time::SystemTime;
 
     #[test]
@@ -60,7 +60,7 @@ mod tests {
         let queue = Queue::open(&folder.path().join("queue")).unwrap();
         let bring = |by: &str| {
             let recipients = vec![Recipient { address: "doug@x".into(), original: None }];
-            let mail = NewMail { recipients, injected_by: by.into(), ..NewMail::default() };
+            let mail = Envelope { recipients, injected_by: by.into(), ..Envelope::default() };
             queue.enqueue(&LockName::new("x", by.as_bytes()), mail, b"0123456789", SystemTime::now()).unwrap()
         };
         let held = bring("one").id();

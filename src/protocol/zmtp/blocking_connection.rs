@@ -78,7 +78,6 @@ impl Blocking {
     }
 
     /// The peer, as it describes itself.
-    #[must_use]
     pub fn peer(&self) -> Option<&Peer> {
         self.connection.peer()
     }

@@ -2,6 +2,7 @@
 
 use super::error::{ZmtpError, printable};
 use super::frame::{read_short, write_short};
+use crate::base::text_enum::text_enum;
 use std::fmt;
 
 /// The length of a greeting: signature (10), version (2), mechanism (20), as-server (1), filler (31).
@@ -10,27 +11,18 @@ pub(super) const GREETING: usize = 64;
 /// The longest identity, in bytes.
 const LONGEST_IDENTITY: usize = 255;
 
-/// The socket types of requests and replies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SocketType {
-    Req,
-    Rep,
-    Dealer,
-    Router,
+text_enum! {
+    /// The socket types of requests and replies.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum SocketType {
+        Req = "REQ",
+        Rep = "REP",
+        Dealer = "DEALER",
+        Router = "ROUTER",
+    }
 }
 
 impl SocketType {
-    const ALL: [Self; 4] = [Self::Req, Self::Rep, Self::Dealer, Self::Router];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Req => "REQ",
-            Self::Rep => "REP",
-            Self::Dealer => "DEALER",
-            Self::Router => "ROUTER",
-        }
-    }
-
     /// Whether these two types may be connected (RFC 23, "The Socket-Type Property").
     fn talks_with(self, other: Self) -> bool {
         matches!(
@@ -112,7 +104,7 @@ pub(super) fn read_ready(ours: SocketType, mut body: &[u8]) -> Result<Peer, Zmtp
         let (name, value, rest) = property(body).ok_or(ZmtpError::Handshake("a property is cut short"))?;
         // RFC 23: property names are case-insensitive.
         if name.eq_ignore_ascii_case(b"Socket-Type") {
-            let known = SocketType::ALL.into_iter().find(|known| known.as_str().as_bytes() == value);
+            let known = std::str::from_utf8(value).ok().and_then(SocketType::parse);
             let known = known.filter(|known| ours.talks_with(*known));
             socket_type = Some(known.ok_or_else(|| ZmtpError::Incompatible { ours, theirs: printable(value) })?);
         } else if name.eq_ignore_ascii_case(b"Identity") && !value.is_empty() {

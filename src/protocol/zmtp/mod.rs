@@ -18,6 +18,4 @@ pub use blocking_connection::{Blocking, BlockingError};
 pub use connection::{Connection, Message, Settings};
 pub use error::ZmtpError;
 pub use handshake::{Peer, SocketType};
-pub use pirate::{
-    FIRST_PAUSE, FromWorker, INTERVAL, LIVENESS, LONGEST_PAUSE, NoPirate, ToWorker, from_client, to_client,
-};
+pub use pirate::{FIRST_PAUSE, INTERVAL, LIVENESS, LONGEST_PAUSE, NoPirate, PirateMessage, from_client, to_client};

@@ -21,26 +21,15 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(32);
 const READY: &[u8] = &[1];
 const HEARTBEAT: &[u8] = &[2];
 
-/// A message from a worker.
+/// A message between a worker and its queue.
 #[derive(Clone, PartialEq, Eq)]
-pub enum FromWorker {
-    /// The worker is new, and ready for work.
+pub enum PirateMessage {
+    /// The worker is new, and ready for work. Only a worker sends this.
     Ready,
-    /// The worker lives.
+    /// The sender lives.
     Heartbeat,
-    /// The worker's answer; it is ready for more work.
-    Reply { client: Vec<u8>, body: Vec<u8> },
-}
-
-/// A message to a worker.
-#[derive(Clone, PartialEq, Eq)]
-pub enum ToWorker {
-    /// The queue lives.
-    Heartbeat,
-    Request {
-        client: Vec<u8>,
-        body: Vec<u8>,
-    },
+    /// A request to a worker, or its reply: then the worker is ready for more work.
+    Work { client: Vec<u8>, body: Vec<u8> },
 }
 
 /// Why a message is not one of the Paranoid Pirate's.
@@ -56,68 +45,36 @@ pub enum NoPirate {
     NoAddress,
 }
 
-impl FromWorker {
+impl PirateMessage {
     /// # Errors
-    /// If a worker does not send such a message.
+    /// If the frames have another form.
     pub fn parse(frames: Message) -> Result<Self, NoPirate> {
         match <[Vec<u8>; 1]>::try_from(frames) {
             Ok([word]) if word == READY => Ok(Self::Ready),
             Ok([word]) if word == HEARTBEAT => Ok(Self::Heartbeat),
             Ok(_) => Err(NoPirate::Word),
-            Err(frames) => envelope(frames).map(|(client, body)| Self::Reply { client, body }),
+            Err(frames) => envelope(frames).map(|(client, body)| Self::Work { client, body }),
         }
     }
 
-    /// The frames as a worker sends them.
-    #[must_use]
+    /// The frames as a worker sends or receives them. The ROUTER's own first frame, the worker's address, is never sent.
     pub fn frames(&self) -> Vec<&[u8]> {
         match self {
             Self::Ready => vec![READY],
             Self::Heartbeat => vec![HEARTBEAT],
-            Self::Reply { client, body } => vec![client, b"", body],
+            Self::Work { client, body } => vec![client, b"", body],
         }
     }
 }
 
-impl ToWorker {
-    /// # Errors
-    /// If a queue does not send such a message to a worker.
-    pub fn parse(frames: Message) -> Result<Self, NoPirate> {
-        match <[Vec<u8>; 1]>::try_from(frames) {
-            Ok([word]) if word == HEARTBEAT => Ok(Self::Heartbeat),
-            Ok(_) => Err(NoPirate::Word),
-            Err(frames) => envelope(frames).map(|(client, body)| Self::Request { client, body }),
-        }
-    }
-
-    /// The frames as a worker receives them. The ROUTER's own first frame, the worker's address, is never sent.
-    #[must_use]
-    pub fn frames(&self) -> Vec<&[u8]> {
+impl fmt::Debug for PirateMessage {
+    /// The kind of the message, or the lengths of its frames, since a body may be mail.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Heartbeat => vec![HEARTBEAT],
-            Self::Request { client, body } => vec![client, b"", body],
+            Self::Ready => f.write_str("READY"),
+            Self::Heartbeat => f.write_str("HEARTBEAT"),
+            Self::Work { .. } => f.debug_list().entries(self.frames().iter().map(|frame| frame.len())).finish(),
         }
-    }
-}
-
-impl fmt::Debug for FromWorker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        debug(&self.frames(), f)
-    }
-}
-
-impl fmt::Debug for ToWorker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        debug(&self.frames(), f)
-    }
-}
-
-/// Prints the kind of the message, or the lengths of its frames, since a body may be mail.
-fn debug(frames: &[&[u8]], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match frames {
-        [READY] => f.write_str("READY"),
-        [HEARTBEAT] => f.write_str("HEARTBEAT"),
-        _ => f.debug_list().entries(frames.iter().map(|frame| frame.len())).finish(),
     }
 }
 
@@ -144,7 +101,6 @@ pub fn from_client(frames: Message) -> Result<Vec<u8>, NoPirate> {
 }
 
 /// The frames of such a message, for either side to send.
-#[must_use]
 pub fn to_client(body: &[u8]) -> [&[u8]; 2] {
     [b"", body]
 }
@@ -160,23 +116,20 @@ mod tests {
     #[test]
     fn each_word_is_read_as_it_is_sent() {
         let (client, body) = (b"c".to_vec(), b"\x01".to_vec());
-        let reply = FromWorker::Reply { client: client.clone(), body: body.clone() };
-        for word in [FromWorker::Ready, FromWorker::Heartbeat, reply] {
-            assert_eq!(FromWorker::parse(message(&word.frames())), Ok(word));
-        }
-        for word in [ToWorker::Heartbeat, ToWorker::Request { client, body }] {
-            assert_eq!(ToWorker::parse(message(&word.frames())), Ok(word));
+        for word in [PirateMessage::Ready, PirateMessage::Heartbeat, PirateMessage::Work { client, body }] {
+            assert_eq!(PirateMessage::parse(message(&word.frames())), Ok(word));
         }
         assert_eq!(from_client(message(&to_client(b"x"))), Ok(b"x".to_vec()));
-        assert_eq!(FromWorker::Ready.frames(), [b"\x01"]);
-        assert_eq!(FromWorker::Heartbeat.frames(), [b"\x02"]);
+        assert_eq!(PirateMessage::Ready.frames(), [b"\x01"]);
+        assert_eq!(PirateMessage::Heartbeat.frames(), [b"\x02"]);
     }
 
     #[test]
     fn no_log_shows_what_a_body_says() {
         let (client, body) = (b"c".to_vec(), b"secret".to_vec());
-        let word = FromWorker::Reply { client, body };
-        assert_eq!(format!("{word:?} {:?} {:?}", FromWorker::Ready, ToWorker::Heartbeat), "[1, 0, 6] READY HEARTBEAT");
+        let word = PirateMessage::Work { client, body };
+        let words = format!("{word:?} {:?} {:?}", PirateMessage::Ready, PirateMessage::Heartbeat);
+        assert_eq!(words, "[1, 0, 6] READY HEARTBEAT");
     }
 
     #[test]
@@ -193,11 +146,8 @@ mod tests {
             (&[b"a", b"b", b"", b"d"], NoPirate::Frames(4)),
         ];
         for (frames, expected) in cases {
-            assert_eq!(FromWorker::parse(message(frames)), Err(expected), "{frames:?}");
-            assert_eq!(ToWorker::parse(message(frames)), Err(expected), "{frames:?}");
+            assert_eq!(PirateMessage::parse(message(frames)), Err(expected), "{frames:?}");
         }
-        // READY is never sent to a worker.
-        assert_eq!(ToWorker::parse(message(&[READY])), Err(NoPirate::Word));
         assert_eq!(from_client(message(&[b"x"])), Err(NoPirate::Frames(1)));
         assert_eq!(from_client(message(&[b"x", b"y"])), Err(NoPirate::NoDelimiter));
     }

@@ -10,13 +10,11 @@ use super::handshake::{SocketType, greeting, ready};
 const BESIDE: usize = 64 << 10;
 
 /// Small limits, which random bytes can reach.
-#[must_use]
 pub fn settings(socket_type: SocketType) -> Settings {
     Settings { socket_type, identity: None, longest_frame: 100_000, most_frames: 8, longest_message: 150_000 }
 }
 
 /// The greeting and READY of a peer of this type.
-#[must_use]
 pub fn handshake(theirs: SocketType) -> Vec<u8> {
     let mut bytes = greeting().to_vec();
     write_command(b"READY", &ready(theirs, None), &mut bytes);

@@ -29,7 +29,7 @@ pub struct Counters {
     pub refused_shunted: u64,
     /// How long messages waited before a worker got them.
     pub waits: Spans,
-    /// Clients that were disconnected because a frame was invalid, or had too many recipients.
+    /// Clients that were disconnected because a frame was invalid.
     pub refused_requests: u64,
     /// Heartbeats that are overdue by two seconds or more. For each unresponsive worker, each second counts one.
     pub missed_heartbeats: u64,

@@ -55,8 +55,12 @@ pub(super) enum Stage {
     /// The client has not sent GO yet.
     AwaitingGo,
     Queued,
-    /// At this worker, which must answer by this time.
-    At(ConnectionId, Instant),
+    /// At this worker, since this time. The worker must answer by `until`.
+    At {
+        worker: ConnectionId,
+        since: Instant,
+        until: Instant,
+    },
 }
 
 impl Job {
@@ -81,10 +85,10 @@ impl Job {
         }
     }
 
-    /// The mailboxes to which the worker delivers the message, each once.
-    pub(super) fn users_at_work(&self) -> BTreeSet<&String> {
+    /// The mailboxes to which a worker delivers the message.
+    pub(super) fn delivered_users(&self) -> impl Iterator<Item = &String> {
         let taken = self.users().iter().enumerate().filter(|(place, _)| !self.excluded_recipients.contains(place));
-        taken.map(|(_, user)| user).collect()
+        taken.map(|(_, user)| user)
     }
 
     /// The body for a worker: the request with the remaining time. Recipients that are left out are missing, so that the worker
@@ -134,7 +138,7 @@ impl Job {
                 StatusDetail::CONGESTION,
                 "too many messages for this recipient are delivered at once",
             )),
-            false => results.next().and_then(|result| Verdict::try_from(result).ok()),
+            false => results.next(),
         };
         let verdicts: Option<Vec<Verdict>> = (0..request.recipients.len()).map(verdict).collect();
         Some((verdicts?, reply))

@@ -12,7 +12,6 @@
 
 mod counters;
 mod job;
-mod running_jobs;
 pub mod sockets;
 pub mod state;
 mod workers;

@@ -9,7 +9,7 @@ use crate::base::listener::is_trusted;
 use crate::delivery::Verdict;
 use crate::protocol::Header;
 use crate::protocol::zmtp::{
-    Connection, FromWorker, NoPirate, Settings, SocketType, ToWorker, ZmtpError, from_client, to_client,
+    Connection, NoPirate, PirateMessage, Settings, SocketType, ZmtpError, from_client, to_client,
 };
 use crate::service::inflight_message::{Body, InflightMessage};
 use crate::service::lmtp::Spool;
@@ -80,7 +80,7 @@ enum Input {
 
 /// An order to a connection's task.
 enum SocketOrder {
-    SendToWorker(ToWorker),
+    SendToWorker(PirateMessage),
     SendToClient(Vec<u8>),
     Close,
 }
@@ -98,7 +98,6 @@ pub struct Sockets {
 
 impl Sockets {
     /// `longest_frame` is the limit for a peer's frame, in bytes. `spool` decides which messages of clients are kept in files.
-    #[must_use]
     pub fn new(longest_frame: usize, spool: Spool) -> Self {
         let (input, inbox) = mpsc::channel(WAITING_EVENTS);
         let (spool, last_connection) = (Arc::new(spool), Arc::default());
@@ -270,9 +269,11 @@ impl Loop {
         }
         for action in actions {
             match action {
-                Action::Beat { connection } => self.order(connection, SocketOrder::SendToWorker(ToWorker::Heartbeat)),
+                Action::Beat { connection } => {
+                    self.order(connection, SocketOrder::SendToWorker(PirateMessage::Heartbeat))
+                }
                 Action::Work { connection, address, body } => {
-                    let request = ToWorker::Request { client: address, body };
+                    let request = PirateMessage::Work { client: address, body };
                     self.order(connection, SocketOrder::SendToWorker(request));
                 }
                 Action::SendToClient { connection, body } => self.order(connection, SocketOrder::SendToClient(body)),
@@ -329,17 +330,11 @@ struct Conversation {
     spool: Arc<Spool>,
 }
 
-/// Why a connection ends.
+/// Why a connection is cut off.
 #[derive(Debug, Error)]
 enum Over {
-    #[error("the other side has closed it")]
-    Closed,
     #[error("its handshake took too long")]
     HandshakeTooLong,
-    #[error("it was to be closed")]
-    AsOrdered,
-    #[error("its message cannot be kept: {0}")]
-    NotKept(io::Error),
     #[error(transparent)]
     Stream(#[from] io::Error),
     #[error(transparent)]
@@ -358,8 +353,8 @@ impl Conversation {
         // This send does not fail, since the loop outlives the connections.
         let _ = self.input.send(Input::Opened(self.id, orders)).await;
         match self.talk(stream, obey).await {
-            over @ (Over::Closed | Over::AsOrdered) => debug!(id = self.id.0, peers = ?self.peers, %over),
-            over => info!(id = self.id.0, peers = ?self.peers, why = %over, "a connection is cut off"),
+            Ok(()) => debug!(id = self.id.0, peers = ?self.peers, "a connection is closed"),
+            Err(why) => info!(id = self.id.0, peers = ?self.peers, %why, "a connection is cut off"),
         }
         let _ = self.input.send(Input::Closed(self.id, self.peers)).await;
     }
@@ -371,7 +366,8 @@ impl Conversation {
         matches!(timeout(TO_BE_NAMED, known).await, Ok(Ok(_)))
     }
 
-    async fn talk<S>(&self, stream: S, mut obey: mpsc::UnboundedReceiver<SocketOrder>) -> Over
+    /// Talks until the peer has closed the connection, or the loop closes it.
+    async fn talk<S>(&self, stream: S, mut obey: mpsc::UnboundedReceiver<SocketOrder>) -> Result<(), Over>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -390,14 +386,9 @@ impl Conversation {
         loop {
             let writes = takes_what_we_write && !connection.outgoing().is_empty();
             tokio::select! {
-                read = reader.read(&mut piece) => match read {
-                    Ok(0) => return Over::Closed,
-                    Err(error) => return error.into(),
-                    Ok(length) => {
-                        if let Err(over) = self.received(&mut connection, piece.get(..length).unwrap_or_default()).await {
-                            return over;
-                        }
-                    }
+                read = reader.read(&mut piece) => match read? {
+                    0 => return Ok(()),
+                    length => self.received(&mut connection, piece.get(..length).unwrap_or_default()).await?,
                 },
                 written = writer.write(connection.outgoing()), if writes => match written {
                     Ok(length) => connection.wrote(length),
@@ -418,17 +409,17 @@ impl Conversation {
                         if takes_what_we_write && !matches!(timeout(HANDSHAKE, rest).await, Ok(Ok(()))) {
                             debug!(id = self.id.0, "a peer did not read its last message");
                         }
-                        return Over::AsOrdered;
+                        return Ok(());
                     }
                 },
-                () = &mut handshake, if connection.peer().is_none() => return Over::HandshakeTooLong,
+                () = &mut handshake, if connection.peer().is_none() => return Err(Over::HandshakeTooLong),
             }
         }
     }
 
     /// The event of a client's frame. A large message is kept in a file, like a large one over LMTP. A thread of its own writes
     /// the file, since all connections share this thread.
-    async fn client_said(&self, body: Vec<u8>) -> Result<Event, Over> {
+    async fn client_said(&self, body: Vec<u8>) -> io::Result<Event> {
         let (connection, spool) = (self.id, Arc::clone(&self.spool));
         if body.len() as u64 <= spool.above {
             return Ok(Event::ClientSaid { connection, body });
@@ -443,7 +434,8 @@ impl Conversation {
             }
             Ok(Event::ClientSaid { connection, body })
         });
-        kept.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(Over::NotKept)
+        let kept = kept.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        kept.map_err(|error| io::Error::new(error.kind(), format!("its message cannot be kept: {error}")))
     }
 
     /// Parses the bytes that were read, and sends the events to the loop.
@@ -454,13 +446,13 @@ impl Conversation {
             let Some(frames) = connection.next()? else { return Ok(fed?) };
             let event = match self.peers {
                 Peers::Clients => self.client_said(from_client(frames)?).await?,
-                Peers::Workers => match FromWorker::parse(frames)? {
-                    FromWorker::Ready => {
+                Peers::Workers => match PirateMessage::parse(frames)? {
+                    PirateMessage::Ready => {
                         let name = connection.peer().and_then(|peer| peer.identity.clone()).unwrap_or_default();
                         Event::WorkerReady { connection: self.id, name, pid: self.pid }
                     }
-                    FromWorker::Heartbeat => Event::WorkerBeat { connection: self.id },
-                    FromWorker::Reply { client, body } => {
+                    PirateMessage::Heartbeat => Event::WorkerBeat { connection: self.id },
+                    PirateMessage::Work { client, body } => {
                         Event::WorkerAnswered { connection: self.id, address: client, body }
                     }
                 },

@@ -23,8 +23,6 @@ pub(super) struct Worker {
     /// The recipients of the deliveries on this connection, the latest last. There are at most as many as the worker keeps
     /// mailbox sessions.
     recent: VecDeque<String>,
-    /// Whether the worker has sent an invalid reply to a request of ours.
-    pub(super) misunderstands: bool,
     /// Whether the worker ends, and gets no more messages.
     pub(super) leaving: bool,
 }
@@ -43,8 +41,7 @@ impl Workers {
             return;
         }
         let name = String::from_utf8_lossy(name).into_owned();
-        let worker =
-            Worker { name, pid, heard: now, job: None, recent: VecDeque::new(), misunderstands: false, leaving: false };
+        let worker = Worker { name, pid, heard: now, job: None, recent: VecDeque::new(), leaving: false };
         self.all.insert(connection, worker);
         self.ready.push_back(connection);
     }
@@ -75,11 +72,10 @@ impl Workers {
         job: JobId,
         users: &BTreeSet<&String>,
         sessions: usize,
-        ours: bool,
         now: Instant,
     ) -> Option<ConnectionId> {
         let open = |worker: &Worker| worker.recent.iter().filter(|user| users.contains(user)).count();
-        let (at, _) = self.suited(ours, now).max_by_key(|(at, worker)| (open(worker), Reverse(*at)))?;
+        let (at, _) = self.free_workers(now).max_by_key(|(at, worker)| (open(worker), Reverse(*at)))?;
         let connection = self.ready.remove(at)?;
         let worker = self.all.get_mut(&connection)?;
         worker.job = Some(job);
@@ -89,16 +85,21 @@ impl Workers {
         Some(connection)
     }
 
-    /// Whether any worker could take a message now: one of `ours`, or another program's.
-    pub(super) fn any_for(&self, ours: bool, now: Instant) -> bool {
-        self.suited(ours, now).next().is_some()
+    /// Whether any worker could take a message now.
+    pub(super) fn any_free(&self, now: Instant) -> bool {
+        self.free_workers(now).next().is_some()
     }
 
-    /// The idle workers that could take such a message now, with their positions in `ready`.
-    fn suited(&self, ours: bool, now: Instant) -> impl Iterator<Item = (usize, &Worker)> {
+    /// The idle workers that could take a message now, with their positions in `ready`.
+    fn free_workers(&self, now: Instant) -> impl Iterator<Item = (usize, &Worker)> {
         let ready = self.ready.iter().enumerate();
         let ready = ready.filter_map(|(at, connection)| Some((at, self.all.get(connection)?)));
-        ready.filter(move |(_, worker)| worker.may_take(ours, now))
+        ready.filter(move |(_, worker)| !worker.leaving && !worker.is_silent(now))
+    }
+
+    /// The jobs at workers.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = JobId> {
+        self.all.values().filter_map(|worker| worker.job)
     }
 
     /// Whether any worker takes another message, now or later.
@@ -137,12 +138,9 @@ impl Workers {
     pub(super) fn count(&self, now: Instant) -> (usize, usize, usize) {
         let busy = self.all.values().filter(|worker| worker.job.is_some() && !worker.is_silent(now)).count();
         let silent = self.all.values().filter(|worker| worker.is_silent(now)).count();
-        let ready = self.ready.iter().filter_map(|connection| self.all.get(connection));
-        (ready.filter(|worker| !worker.is_silent(now) && !worker.leaving).count(), busy, silent)
+        (self.free_workers(now).count(), busy, silent)
     }
-}
 
-impl Workers {
     /// How many workers have an overdue heartbeat. One is due each second, and may take a second to arrive.
     pub(super) fn missed_heartbeats(&self, now: Instant) -> u64 {
         self.all.values().filter(|worker| worker.silence(now) >= 2 * INTERVAL).count() as u64
@@ -152,12 +150,6 @@ impl Workers {
 impl Worker {
     fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.heard)
-    }
-
-    /// Whether the worker may take a message now. A message of `ours` needs one that understands our requests.
-    fn may_take(&self, ours: bool, now: Instant) -> bool {
-        let suits = !ours || !self.misunderstands;
-        suits && !self.leaving && !self.is_silent(now)
     }
 
     fn is_silent(&self, now: Instant) -> bool {

@@ -8,7 +8,7 @@ use crate::base::exposition::{Exposition, MetricType};
 use crate::base::timestamp::{now, read_exact};
 use crate::protocol::control::{Ends, Process, Role, State, Status};
 use crate::service::broker::sockets::Report;
-use crate::service::counters::{ENDS_MS, Spans, Traffic, Via};
+use crate::service::counters::{ENDS_MS, Spans, Traffic};
 use crate::service::disk_figures::DiskFigures;
 use crate::service::lmtp::LmtpCounters;
 use std::fmt::Display;
@@ -102,11 +102,11 @@ impl Figures {
     /// The traffic of each transport. Zeros are written too, so that a rate is known from the first message on.
     fn traffic(&self, sheet: &mut Sheet) {
         let none = Traffic::default();
-        let of = |way| match way {
-            Via::Lmtp => &self.lmtp.traffic,
-            way => self.report.counters.traffics.get(&way).unwrap_or(&none),
+        let of = |way| self.report.counters.traffics.get(way).unwrap_or(&none);
+        let all = || {
+            let clients = ["command", "queue", "shunt"].map(|way| (way, of(way)));
+            once(("lmtp", &self.lmtp.traffic)).chain(clients)
         };
-        let all = || Via::ALL.map(|way| (way.as_str(), of(way))).into_iter();
         let each = |count: fn(&Traffic) -> u64| all().map(move |(way, it)| (vec![("via", way)], count(it)));
         sheet.counters("received_messages", "Messages received completely, by transport.", each(|it| it.messages));
         let help = "Recipients of messages that came in whole: each is owed one reply.";
@@ -149,7 +149,8 @@ impl Figures {
         let answers = [("wrong", counters.wrong_answers), ("late", counters.late_answers)];
         let help = "Answers of workers that were none: to another request (wrong), or to nothing that they had (late).";
         sheet.counters("ignored_worker_answers", help, answers.map(|(why, n)| (vec![("why", why)], n)));
-        self.crashes(sheet);
+        let help = "Messages that have crashed one worker: they are tried one at a time.";
+        sheet.gauge("suspect_messages", help, gauges.suspects as f64);
         for (name, help, value) in [
             ("dispatched_messages", "Messages dispatched to a worker.", counters.dispatched),
             (
@@ -162,19 +163,19 @@ impl Figures {
             ("missed_heartbeats", "Heartbeats of workers that did not come, one a second.", counters.missed_heartbeats),
             ("withdrawn_requests", "Requests whose client left before a worker had them.", counters.dropped),
             ("refused_requests", "Clients cut off for a request that makes no sense.", counters.refused_requests),
+            (
+                "shunted_messages",
+                "Messages that were shunted, since they had crashed two workers.",
+                counters.newly_shunted,
+            ),
+            (
+                "refused_shunted_messages",
+                "Tries of shunted messages that were answered 451 at once, without a worker.",
+                counters.refused_shunted,
+            ),
         ] {
             sheet.counter(name, help, value);
         }
-    }
-
-    fn crashes(&self, sheet: &mut Sheet) {
-        let Report { gauges, counters, .. } = &self.report;
-        let help = "Messages that have crashed one worker: they are tried one at a time.";
-        sheet.gauge("suspect_messages", help, gauges.suspects as f64);
-        let help = "Messages that were shunted, since they had crashed two workers.";
-        sheet.counter("shunted_messages", help, counters.newly_shunted);
-        let help = "Tries of shunted messages that were answered 451 at once, without a worker.";
-        sheet.counter("refused_shunted_messages", help, counters.refused_shunted);
     }
 
     fn lmtp(&self, sheet: &mut Sheet) {
@@ -219,12 +220,11 @@ const SOCKETS: [&str; 2] = ["unix", "tcp"];
 
 /// The figures of the master.
 fn master(service: &Status, sheet: &mut Sheet) {
-    let states = [State::Starting, State::Well, State::Degraded, State::Stopping];
-    let states = states.map(|state| (vec![("state", state.as_str())], f64::from(u8::from(state == service.state))));
+    let states = State::ALL.map(|state| (vec![("state", state.as_str())], f64::from(u8::from(state == service.state))));
     sheet.gauges("service_state", "How the service is as a whole: 1 for the state that it is in.", states);
     let started = now() as f64 / 1e6 - service.up_s;
     sheet.gauge("service_start_time_seconds", "When the master began, since 1970.", started.round());
-    let roles = [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notifier, Role::Web];
+    let roles = Role::ALL;
     let of = |role: Role, which: fn(&&Process) -> bool| {
         service.processes.iter().filter(|it| it.role == role).filter(which).count() as f64
     };

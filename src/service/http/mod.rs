@@ -9,7 +9,7 @@ mod metrics;
 
 use super::broker::sockets::Report;
 use super::disk_figures::DiskFiguresReader;
-use super::lmtp::{Connection, Listener, LmtpTally, accept};
+use super::lmtp::{Connection, Listener, LmtpTally};
 use crate::base::http_connections::{ConnectionSlot, Slots};
 use crate::base::listener::Listener as Open;
 use crate::protocol::control::Status;
@@ -24,6 +24,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
@@ -62,14 +63,19 @@ pub struct Sources {
 /// # Errors
 /// If the system cannot wait for connections on these sockets.
 pub async fn run(listening: Vec<Open>, sources: Sources) -> io::Result<()> {
-    if listening.is_empty() {
-        return Ok(());
-    }
-    let listeners = listening.into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>()?;
     let answers = Arc::new(Answers(sources));
     let slots = Slots::new(MOST_CONNECTIONS);
-    for turn in 0.. {
-        match accept(&listeners, turn).await {
+    let mut accepting = JoinSet::new();
+    for open in listening {
+        accepting.spawn(serve(Listener::new(open)?, Arc::clone(&slots), Arc::clone(&answers)));
+    }
+    accepting.join_all().await;
+    Ok(())
+}
+
+async fn serve(listener: Listener, slots: Arc<Slots>, answers: Arc<Answers>) {
+    loop {
+        match listener.accept().await {
             Ok(connection) => {
                 let slot = slots.admit(connection.address).await;
                 tokio::spawn(answer(connection, slot, Arc::clone(&answers)));
@@ -81,7 +87,6 @@ pub async fn run(listening: Vec<Open>, sources: Sources) -> io::Result<()> {
             }
         }
     }
-    Ok(())
 }
 
 /// Answers one request.

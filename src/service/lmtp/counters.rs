@@ -31,7 +31,6 @@ pub(super) struct ConnectionGauge(LmtpTally, &'static str);
 
 impl LmtpTally {
     /// The counters so far.
-    #[must_use]
     pub fn counted(&self) -> LmtpCounters {
         self.here().clone()
     }

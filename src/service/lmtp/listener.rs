@@ -4,7 +4,6 @@ use crate::base::listener::Listener as Open;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::io;
 use std::net::IpAddr;
-use std::task::{Context, Poll};
 use tokio::net;
 use tokio_util::either::Either;
 
@@ -34,31 +33,16 @@ impl Listener {
         }
     }
 
-    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Connection>> {
-        match self {
-            Self::Unix(listener) => listener
-                .poll_accept(context)
-                .map_ok(|(stream, _)| Connection { stream: Either::Left(stream), address: None }),
-            Self::Tcp(listener) => listener
-                .poll_accept(context)
-                .map_ok(|(stream, peer)| Connection { stream: Either::Right(stream), address: Some(peer.ip()) }),
-        }
-    }
-}
-
-/// The next connection to any of the listeners. (Dropping the future loses no connection: an accepted one is returned at once.)
-pub(in crate::service) async fn accept(listeners: &[Listener], turn: usize) -> io::Result<Connection> {
-    std::future::poll_fn(|context| {
-        // The order rotates: otherwise a busy listener would block the others.
-        let order = (0..listeners.len()).map(|at| (at + turn) % listeners.len());
-        for listener in order.filter_map(|at| listeners.get(at)) {
-            if let Poll::Ready(accepted) = listener.poll_accept(context) {
-                return Poll::Ready(accepted);
+    /// The next connection.
+    pub(in crate::service) async fn accept(&self) -> io::Result<Connection> {
+        Ok(match self {
+            Self::Unix(listener) => Connection { stream: Either::Left(listener.accept().await?.0), address: None },
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Connection { stream: Either::Right(stream), address: Some(peer.ip()) }
             }
-        }
-        Poll::Pending
-    })
-    .await
+        })
+    }
 }
 
 /// A client's connection.

@@ -3,23 +3,22 @@
 use super::access::Access;
 use super::conversation::{SessionContext, SessionEnd, TLS};
 use super::counters::LmtpTally;
-use super::listener::{Connection, Listener, accept};
+use super::listener::{Connection, Listener};
 use super::session::{LmtpSession, Settings, StartTls};
-use super::unauthenticated_limit::UnauthenticatedClients;
+use crate::base::http_connections::Slots;
 use crate::base::listener::Listener as Open;
-use crate::base::tls::TlsError;
 use crate::config::Config;
+use crate::service::error::ServiceError;
 use crate::service::inflight_message::InflightMessage;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use thiserror::Error;
 use tokio::io::AsyncWriteExt;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::either::Either;
-use tracing::{debug, error, warn};
+use tracing::{debug, warn};
 
 /// The pause after a connection could not be accepted, because of a lack of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -38,32 +37,14 @@ pub struct LmtpServer {
     max_connections: usize,
 }
 
-/// Why the server cannot run.
-#[derive(Debug, Error)]
-pub enum CannotServe {
-    #[error("TLS: {0}")]
-    Tls(String),
-    #[error("{directory}: {error}")]
-    Spool { directory: String, error: io::Error },
-}
-
-impl From<TlsError> for CannotServe {
-    fn from(error: TlsError) -> Self {
-        Self::Tls(error.to_string())
-    }
-}
-
 impl LmtpServer {
     /// A server on these sockets. Creates the folder for large messages, and empties it.
     ///
     /// # Errors
     /// If the folder cannot be created or emptied, or if a certificate cannot be read.
-    pub fn new(config: &Config, host: String, listening: Vec<Open>) -> Result<Self, CannotServe> {
+    pub fn new(config: &Config, host: String, listening: Vec<Open>) -> Result<Self, ServiceError> {
         let settings = Settings::new(config, host);
-        settings
-            .spool
-            .prepare()
-            .map_err(|error| CannotServe::Spool { directory: settings.spool.directory.display().to_string(), error })?;
+        settings.spool.prepare().map_err(ServiceError::file("preparing the directory", &settings.spool.directory))?;
         Ok(Self {
             listening,
             settings: Arc::new(settings),
@@ -73,13 +54,11 @@ impl LmtpServer {
     }
 
     /// The server's counters.
-    #[must_use]
     pub fn tally(&self) -> LmtpTally {
         self.settings.tally.clone()
     }
 
     /// The limit on connections at once, for the sockets of each kind.
-    #[must_use]
     pub fn max_connections(&self) -> usize {
         self.max_connections
     }
@@ -93,58 +72,32 @@ impl LmtpServer {
     /// If the system cannot wait for connections on these sockets.
     pub async fn run(self, submissions: mpsc::Sender<InflightMessage>, stop: watch::Receiver<bool>) -> io::Result<()> {
         let Self { listening, settings, access, max_connections } = self;
-        let (unix, tcp): (Vec<_>, Vec<_>) =
-            listening.into_iter().partition(|listening| matches!(listening, Open::Unix(_)));
-        // Each kind has its own limit, so clients from other machines cannot keep out those on this one.
-        let (unix, tcp) = (Acceptor::new(unix, max_connections)?, Acceptor::new(tcp, max_connections)?);
-        let strangers = UnauthenticatedClients::new(places_of_strangers(max_connections));
+        let strangers = Slots::new(places_of_strangers(max_connections));
         let handler = Arc::new(SessionHandler { settings, access, strangers });
-        let context = SessionContext { submissions, stop: stop.clone() };
-        let mut sessions = JoinSet::new();
-        let mut stop = stop;
-        for turn in 0.. {
-            let next = async {
-                tokio::select! {
-                    next = unix.next(turn) => next,
-                    next = tcp.next(turn) => next,
-                }
-            };
-            let (place, accepted) = tokio::select! {
-                // After a request to stop, no more connections are accepted.
-                biased;
-                _ = stop.wait_for(|stop| *stop) => break,
-                Some(ended) = sessions.join_next() => {
-                    report(ended);
-                    continue;
-                }
-                next = next => next,
-            };
-            match (place, accepted) {
-                (Ok(place), Ok(connection)) => {
-                    let (handler, context) = (handler.clone(), context.clone());
-                    let socket = if connection.address.is_some() { "tcp" } else { "unix" };
-                    let open = handler.settings.tally.opened(socket);
-                    sessions.spawn(async move {
-                        let (_place, address) = ((place, open), connection.address);
-                        // A client that disconnects is no problem: a message that it has sent is delivered.
-                        if let Err(error) = handler.run_session(connection, context).await {
-                            debug!(?address, %error, "an LMTP session was cut off");
-                        }
-                    });
-                }
-                (_, Err(error)) => {
-                    warn!(%error, "a connection cannot be accepted");
-                    sleep(PAUSE).await;
-                }
-                // The semaphore is never closed.
-                (Err(_), Ok(_)) => break,
-            }
+        let context = SessionContext { submissions, stop };
+        // Each kind of socket has its own limit, so clients from other machines cannot keep out those on this one. A listener holds
+        // one of the permits while it waits, which is not to keep out clients of the others.
+        let is_unix = |open: &Open| matches!(open, Open::Unix(_));
+        let permits = [true, false].map(|kind| {
+            let listeners = listening.iter().filter(|open| is_unix(open) == kind).count();
+            max_connections + listeners.saturating_sub(1)
+        });
+        let [unix, tcp] = permits.map(|permits| Arc::new(Semaphore::new(permits)));
+        let mut accepting = JoinSet::new();
+        for open in listening {
+            let places = if is_unix(&open) { &unix } else { &tcp };
+            let serving = handler.clone().serve(Listener::new(open)?, places.clone(), context.clone());
+            accepting.spawn(serving);
         }
-        // The sockets are closed at once: the last messages may take minutes, and the master that replaces a killed one needs the
-        // sockets.
-        drop((unix, tcp));
-        while let Some(ended) = sessions.join_next().await {
-            report(ended);
+        // Without a listener, the server still waits for the request to stop.
+        let mut stop = context.stop.clone();
+        // If the sender is gone, the service ends as well.
+        let _ = stop.wait_for(|stop| *stop).await;
+        drop(context);
+        accepting.join_all().await;
+        for (places, permits) in [unix, tcp].into_iter().zip(permits) {
+            // The sessions have returned their permits once they are over.
+            let _ = places.acquire_many(u32::try_from(permits).unwrap_or(u32::MAX)).await;
         }
         Ok(())
     }
@@ -154,43 +107,53 @@ fn places_of_strangers(max_connections: usize) -> usize {
     (max_connections / STRANGERS).max(1)
 }
 
-/// The sockets of one kind, with their limit of connections.
-struct Acceptor {
-    listeners: Vec<Listener>,
-    free: Arc<Semaphore>,
-}
-
-impl Acceptor {
-    fn new(listening: Vec<Open>, places: usize) -> io::Result<Self> {
-        let listeners = listening.into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>()?;
-        Ok(Self { listeners, free: Arc::new(Semaphore::new(places)) })
-    }
-
-    /// The next connection, once the limit allows it.
-    ///
-    /// At the limit, no connection is accepted until a session ends. Postfix would count a 421, or a closed connection, as a
-    /// failure of the whole site. A connection that waits in the socket's backlog does not count so.
-    async fn next(&self, turn: usize) -> (Result<OwnedSemaphorePermit, AcquireError>, io::Result<Connection>) {
-        let place = self.free.clone().acquire_owned().await;
-        (place, accept(&self.listeners, turn).await)
-    }
-}
-
-/// Logs a session that has panicked. Only its own connection is lost.
-fn report(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        error!(%error, "an LMTP session has failed");
-    }
-}
-
 /// The settings that all sessions share.
 struct SessionHandler {
     settings: Arc<Settings>,
     access: Access,
-    strangers: Arc<UnauthenticatedClients>,
+    /// The connections whose client has not presented its certificate yet.
+    strangers: Arc<Slots>,
 }
 
 impl SessionHandler {
+    /// Serves the connections of a listener until the request to stop.
+    ///
+    /// At the limit, no connection is accepted until a session ends. Postfix would count a 421, or a closed connection, as a failure
+    /// of the whole site. A connection that waits in the socket's backlog does not count so. The socket is closed at the request to stop: the last messages may take minutes, and the master that
+    /// replaces a killed one needs the socket.
+    async fn serve(self: Arc<Self>, listener: Listener, places: Arc<Semaphore>, context: SessionContext) {
+        let mut stop = context.stop.clone();
+        loop {
+            let next = async {
+                let place = places.clone().acquire_owned().await;
+                (place, listener.accept().await)
+            };
+            let (place, connection) = tokio::select! {
+                // After a request to stop, no more connections are accepted.
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                next = next => next,
+            };
+            let connection = match connection {
+                Ok(connection) => connection,
+                Err(error) => {
+                    warn!(%error, "a connection cannot be accepted");
+                    sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let (handler, context) = (self.clone(), context.clone());
+            let open = self.settings.tally.opened(if connection.address.is_some() { "tcp" } else { "unix" });
+            tokio::spawn(async move {
+                let (_place, address) = ((place, open), connection.address);
+                // A client that disconnects is no problem: a message that it has sent is delivered.
+                if let Err(error) = handler.run_session(connection, context).await {
+                    debug!(?address, %error, "an LMTP session was cut off");
+                }
+            });
+        }
+    }
+
     async fn run_session(&self, connection: Connection, mut context: SessionContext) -> io::Result<()> {
         let Connection { mut stream, address } = connection;
         let Some(admission) = self.access.admit(address) else {
@@ -216,19 +179,16 @@ impl SessionHandler {
         };
         let secured = if let Some(address) = stranger {
             // Such a client may neither use up the connections of others, nor keep its own for long.
-            let Some(mut place) = self.strangers.admit(address) else {
+            let Some(mut place) = self.strangers.try_admit(Some(address)) else {
                 self.settings.tally.sent_away();
-                debug!(
-                    ?address,
-                    "a client is sent away: too many others of its address have yet to show a certificate"
-                );
+                debug!(?address, "a client is sent away: too many others have yet to show a certificate");
                 return Ok(());
             };
             tokio::select! {
                 secured = timeout(STRANGERS_TIME, before_tls) => secured??,
                 () = place.is_lost() => {
                     self.settings.tally.sent_away();
-                    debug!(?address, "a client that has yet to show a certificate gives way to another address");
+                    debug!(?address, "a client that has yet to show a certificate gives way to another one");
                     return Ok(());
                 }
             }
@@ -245,6 +205,7 @@ impl SessionHandler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::http_connections::LEAST_TIME;
     use crate::config::Service;
     use crate::service::lmtp::spool::Spool;
     use std::net::{IpAddr, Ipv4Addr};
@@ -283,7 +244,7 @@ mod tests {
             spool,
             tally: LmtpTally::default(),
         };
-        let (access, strangers) = (Access::new(&service).unwrap(), UnauthenticatedClients::new(2));
+        let (access, strangers) = (Access::new(&service).unwrap(), Slots::new(2));
         let handler = Arc::new(SessionHandler { settings: Arc::new(settings), access, strangers });
         let (submissions, _submitted) = mpsc::channel(1);
         let (_stop, stop) = watch::channel(false);
@@ -300,22 +261,18 @@ mod tests {
             let first = client.read_u8().await.ok();
             (client, session, first)
         };
-        let [stranger, another] = [1, 2].map(|last| Ipv4Addr::new(192, 0, 2, last));
+        let stranger = Ipv4Addr::new(192, 0, 2, 1);
         let (mut first, session, greeting) = connect(stranger).await;
         assert_eq!(greeting, Some(b'2'));
-        let (second, its_session, greeting) = connect(stranger).await;
+        let (_second, _session, greeting) = connect(stranger).await;
         assert_eq!(greeting, Some(b'2'));
         assert_eq!(connect(stranger).await.2, None, "all places are taken");
         assert_eq!(connect(Ipv4Addr::LOCALHOST).await.2, Some(b'2'), "a neighbour needs none of them");
-        // An address without a connection gets one of those that another address holds.
-        let (_third, _session, greeting) = connect(another).await;
+        // A moment later, the one that has waited longest gives way.
+        sleep(LEAST_TIME).await;
+        let (_third, _session, greeting) = connect(stranger).await;
         assert_eq!(greeting, Some(b'2'));
         session.await.unwrap().unwrap();
         assert_eq!(first.read_to_end(&mut Vec::new()).await.map_err(|error| error.kind()).err(), None, "it is closed");
-        assert_eq!(connect(stranger).await.2, None, "each has as many");
-        drop(second);
-        // The client has left without reading the greeting, which may be an error.
-        drop(its_session.await.unwrap());
-        assert_eq!(connect(stranger).await.2, Some(b'2'));
     }
 }

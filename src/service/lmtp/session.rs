@@ -50,7 +50,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    #[must_use]
     pub fn new(config: &Config, host: String) -> Self {
         let domain = config.routing.domain.first().map_or(&host, |rule| &rule.domain);
         Self {
@@ -152,7 +151,6 @@ struct Data {
 
 impl LmtpSession {
     /// A new session, with its greeting to be written.
-    #[must_use]
     pub fn new(settings: Arc<Settings>, starttls: StartTls) -> Self {
         let out = format!("220 {} LMTP maildropd\r\n", settings.host).into_bytes();
         Self {

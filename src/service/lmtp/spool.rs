@@ -27,7 +27,6 @@ pub struct Spool {
 }
 
 impl Spool {
-    #[must_use]
     pub fn new(config: &Config) -> Self {
         let limit = config.delivery.message_size_limit;
         Self {

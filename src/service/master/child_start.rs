@@ -6,6 +6,7 @@ use crate::base::{files, log};
 use crate::config::{Config, DatabaseRole};
 use crate::database::Tls;
 use crate::protocol::control::Role;
+use crate::service::error::ServiceError;
 use rustix::process::{
     Resource, Rlimit, Signal, getpid, getrlimit, kill_process, set_parent_process_death_signal, setrlimit,
 };
@@ -15,21 +16,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use thiserror::Error;
 use tracing::{error, info, warn};
-
-/// Why a process of the service cannot begin.
-#[derive(Debug, Error)]
-pub enum CannotBegin {
-    #[error("the master that started this process has ended")]
-    NoMaster,
-    #[error("{doing}: {source}")]
-    System { doing: &'static str, source: io::Error },
-    #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
-    #[error(transparent)]
-    Log(#[from] log::LogError),
-}
 
 /// Begins a process of the service, and returns the configuration that the master has checked, from the file `checked`. By then
 /// all of this is set up:
@@ -47,16 +34,16 @@ pub enum CannotBegin {
 ///
 /// # Errors
 /// If any of this cannot be set up, or if the configuration cannot be read.
-pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Config, CannotBegin> {
-    let system = |doing| move |source| CannotBegin::System { doing, source };
-    let errno = |doing| move |error: rustix::io::Errno| CannotBegin::System { doing, source: error.into() };
+pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Config, ServiceError> {
+    let errno = |doing| move |error: rustix::io::Errno| ServiceError::system(doing)(error.into());
     set_parent_process_death_signal(Some(Signal::TERM))
         .map_err(errno("asking for the signal of the master's death"))?;
     // The master may have ended before the death signal was set.
     if std::os::unix::process::parent_id() != master {
-        return Err(CannotBegin::NoMaster);
+        return Err(ServiceError::NoMaster);
     }
-    let config = checked_configuration(file, checked)?;
+    let text = std::fs::read_to_string(checked).map_err(ServiceError::file("reading", checked))?;
+    let config = Config::parse(file, &text)?;
     if matches!(role, Role::Worker | Role::Timer | Role::Notifier | Role::Web) {
         let Rlimit { maximum, .. } = getrlimit(Resource::As);
         // The hard limit may be lower than the configured one.
@@ -65,13 +52,13 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
         setrlimit(Resource::As, limit).map_err(errno("limiting the memory"))?;
     }
     // The handler comes before the log, so that no later signal is lost.
-    let mut signals = Signals::new([SIGURG, SIGUSR2]).map_err(system("setting up signals"))?;
+    let mut signals = Signals::new([SIGURG, SIGUSR2]).map_err(ServiceError::system("setting up signals"))?;
     log::start_of_service(&config.log_settings())?;
     // No other thread may exist yet: landlock confines the calling thread, and those that it starts later.
-    if let Some(confinement) = confinement(role, &config)? {
+    if let Some(confinement) = confinement(role, &config) {
         confine(&confinement)?;
         if matches!(role, Role::Notifier | Role::Web) {
-            end_once_replaced(confinement.read).map_err(system("starting a thread"))?;
+            end_once_replaced(confinement.read).map_err(ServiceError::system("starting a thread"))?;
         }
     }
     let reopen = move || {
@@ -81,18 +68,8 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
             }
         }
     };
-    std::thread::Builder::new().name("log".into()).spawn(reopen).map_err(system("starting a thread"))?;
+    std::thread::Builder::new().name("log".into()).spawn(reopen).map_err(ServiceError::system("starting a thread"))?;
     Ok(config)
-}
-
-/// Parses the configuration of `file` as the master has checked it.
-///
-/// # Errors
-/// If `checked`, which has the text of it, cannot be read or is not a valid configuration.
-pub fn checked_configuration(file: &Path, checked: &Path) -> Result<Config, CannotBegin> {
-    let text = std::fs::read_to_string(checked)
-        .map_err(|source| CannotBegin::System { doing: "reading the configuration", source })?;
-    Ok(Config::parse(file, &text)?)
 }
 
 /// Files of the system's resolver and its libraries, and the usual places of trusted certificates. None of these folders has
@@ -128,7 +105,7 @@ const OF_THE_SYSTEM: [&str; 24] = [
 const DNS: u16 = 53;
 
 /// The confinement of a process that talks with strangers, or needs no password. `None` for workers and the timer.
-fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, CannotBegin> {
+fn confinement(role: Role, config: &Config) -> Option<Confinement> {
     let service = &config.service;
     let log_folder = match config.log_settings().target {
         // The whole folder, since a reopened log may be a new file.
@@ -136,7 +113,7 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
         log::Target::Syslog | log::Target::Journald => None,
     };
     let append = log_folder.into_iter().collect();
-    Ok(Some(match role {
+    Some(match role {
         Role::Runner => Confinement { append, all: vec![service.queue()], ..Confinement::default() },
         Role::Front => {
             let tls = [&service.certificate_file, &service.key_file, &service.client_ca_file];
@@ -179,8 +156,8 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
             }
             reached
         }
-        Role::Worker | Role::Timer => return Ok(None),
-    }))
+        Role::Worker | Role::Timer => return None,
+    })
 }
 
 /// The confinement of a client of the database, and of the mailbox store if it opens `mailboxes`.
@@ -232,29 +209,18 @@ fn end_once_replaced(files: Vec<PathBuf>) -> io::Result<()> {
     std::thread::Builder::new().name("files".into()).spawn(look).map(drop)
 }
 
-fn confine(confinement: &Confinement) -> Result<(), CannotBegin> {
-    let system = |source| CannotBegin::System { doing: "making a folder of its own", source };
+fn confine(confinement: &Confinement) -> Result<(), ServiceError> {
     // landlock has no rule for a folder that does not exist.
     for folder in &confinement.all {
-        files::create_directory(folder).map_err(system)?;
+        files::create_directory(folder).map_err(ServiceError::file("making the directory", folder))?;
     }
     match confinement.begin() {
-        Ok(Confined::Whole) => match &confinement.connects_to {
-            Ports::These(ports) if ports.is_empty() => {
-                info!("this process is confined to its own files, and can connect to nobody by TCP (landlock)");
-            }
-            Ports::These(ports) => {
-                info!(?ports, "this process is confined to its own files and the ports of its servers (landlock)");
-            }
-            Ports::Any => info!("this process is confined to its own files (landlock)"),
-        },
-        Ok(Confined::FilesOnly) => {
-            info!(
-                "this process is confined to its own files (landlock; a kernel from 6.7 on would hold back TCP, too)"
-            );
-        }
         Ok(Confined::Not) => {
-            info!("this process is not confined: the kernel has no landlock of 5.19 or later, or it is off")
+            info!("this process is not confined: the kernel has no landlock of 5.19 or later, or it is off");
+        }
+        Ok(confined) => {
+            let covers_tcp = confined == Confined::Whole;
+            info!(ports = ?confinement.connects_to, covers_tcp, "this process is confined to its own files (landlock)");
         }
         // Delivery is more important than confinement, so the process goes on.
         Err(error) => warn!(%error, "this process is not confined: landlock refuses"),

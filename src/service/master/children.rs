@@ -1,6 +1,6 @@
 //! The processes that the master starts. Each slot has one process at a time, for the front, a worker, or another role.
 
-use super::front_channel::FrontChannel;
+use super::line_stream::LineStream;
 use super::restarts::Restarts;
 use super::stderr_tail::StderrTail;
 use crate::base::timestamp::{exact, now as wall_clock};
@@ -52,7 +52,7 @@ pub(super) struct Running {
     /// Whether the process was ever ready.
     served: bool,
     /// The link for the process's reports, and for notices to the front. `None` once the link cannot be used any more.
-    pub(super) link: Option<FrontChannel>,
+    pub(super) link: Option<LineStream>,
     /// Only used for the front.
     pub(super) pings: Pings,
 }
@@ -64,8 +64,6 @@ pub(super) enum Life {
     Unready,
     /// The process takes work.
     Ready,
-    /// The link is lost: most likely the process has ended by itself. If it has not, it is killed at `kill_at`.
-    Lost { kill_at: Instant },
     /// The process was requested to end. If it has not, it is killed at `kill_at`.
     Ending { kill_at: Instant },
     /// The master has killed the process, after a request to end (`asked`) or without one.
@@ -152,12 +150,7 @@ impl Slot {
     ///
     /// Only the main thread may call this: the process gets its death signal when the *thread* that started it ends
     /// (PR_SET_PDEATHSIG(2const)).
-    pub(super) fn start(
-        &mut self,
-        command: io::Result<(Command, Option<FrontChannel>)>,
-        generation: u64,
-        now: Instant,
-    ) {
+    pub(super) fn start(&mut self, command: io::Result<(Command, Option<LineStream>)>, generation: u64, now: Instant) {
         self.started += 1;
         let spawned = command.and_then(|(mut command, link)| {
             // With a process group of its own, Ctrl-C at the terminal reaches only the master.
@@ -234,7 +227,7 @@ impl Slot {
         let output = running.tail.into_lines();
         let Running { pid, generation, served, life, .. } = *running;
         let (asked, killed) = match life {
-            Life::Unready | Life::Ready | Life::Lost { .. } => (false, false),
+            Life::Unready | Life::Ready => (false, false),
             Life::Ending { .. } => (true, false),
             Life::Killed { asked } => (asked, true),
         };
@@ -305,21 +298,16 @@ impl Running {
         self.send(Signal::TERM);
         self.life = match self.life {
             Life::Killed { .. } => Life::Killed { asked: true },
-            Life::Ending { kill_at } | Life::Lost { kill_at } => Life::Ending { kill_at: kill_at.min(now + patience) },
+            Life::Ending { kill_at } => Life::Ending { kill_at: kill_at.min(now + patience) },
             Life::Unready | Life::Ready => Life::Ending { kill_at: now + patience },
         };
     }
 
-    /// Marks the link as lost. The process is killed once `patience` is over, if it has not ended by itself.
-    pub(super) fn lose(&mut self, now: Instant, patience: Duration) {
-        let by = now + patience;
+    /// Handles the loss of the link: most likely the process has ended by itself, and SIGKILL changes nothing. Its end counts as its
+    /// own.
+    pub(super) fn lose(&mut self) {
         self.link = None;
-        self.life = match self.life {
-            Life::Killed { asked } => Life::Killed { asked },
-            Life::Ending { kill_at } => Life::Ending { kill_at: kill_at.min(by) },
-            Life::Lost { kill_at } => Life::Lost { kill_at: kill_at.min(by) },
-            Life::Unready | Life::Ready => Life::Lost { kill_at: by },
-        };
+        self.send(Signal::KILL);
     }
 
     pub(super) fn is_asked_to_end(&self) -> bool {
@@ -329,7 +317,7 @@ impl Running {
     /// When the process must be killed.
     pub(super) fn kill_at(&self) -> Option<Instant> {
         match self.life {
-            Life::Lost { kill_at } | Life::Ending { kill_at } => Some(kill_at),
+            Life::Ending { kill_at } => Some(kill_at),
             Life::Unready | Life::Ready | Life::Killed { .. } => None,
         }
     }

@@ -1,10 +1,10 @@
 //! The control socket, for status requests and commands. No read or write on it blocks.
 
-use super::MasterError;
 use super::line_stream::LineStream;
 use crate::base::hex;
 use crate::base::listener::{bind_unix, is_trusted};
 use crate::protocol::control::{Answer, Command, Request, key_beside, line};
+use crate::service::error::ServiceError;
 use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 use std::fs::OpenOptions;
@@ -45,10 +45,11 @@ pub(super) struct ControlConnection {
 }
 
 impl Control {
-    pub(super) fn bind(path: &Path) -> Result<Self, MasterError> {
+    pub(super) fn bind(path: &Path) -> Result<Self, ServiceError> {
         // The key must exist before a client can connect.
         let key = write_key(&key_beside(path))?;
-        let failed = |source| MasterError::Listen { place: path.display().to_string(), source };
+        let place = path.to_string_lossy();
+        let failed = ServiceError::listen(&place);
         let socket = bind_unix(path, 0o600).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         Ok(Self { path: path.to_owned(), key, socket, asking: Vec::new(), answered: Vec::new(), closed_until: None })
@@ -128,8 +129,8 @@ impl Control {
 }
 
 /// Writes a new key into this file, which only our user and root can read.
-fn write_key(path: &Path) -> Result<String, MasterError> {
-    let failed = |source| MasterError::File { doing: "writing", path: path.to_owned(), source };
+fn write_key(path: &Path) -> Result<String, ServiceError> {
+    let failed = ServiceError::file("writing", path);
     let mut bytes = [0; 32];
     let random = SystemRandom::new().fill(&mut bytes);
     random.map_err(|_| failed(io::Error::other("the system has no random numbers")))?;

@@ -8,7 +8,7 @@ use crate::service::shunt::WorkerEnd;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
@@ -33,18 +33,21 @@ pub enum FromFront {
     /// Whether the process takes work. All processes except the front send this ([`readiness`](crate::base::readiness)).
     Ready { ready: bool },
     /// The front's status: the answer to a poll.
-    Status {
-        /// Whether the front accepts connections, and listens for workers.
-        accepting: bool,
-        /// Why the last delivery that used the database could not use it; `None` if it could.
-        database_away: Option<String>,
-        /// Figures for `service status`, which shows them as they are: the queue's length, how many workers are busy.
-        #[serde(default)]
-        known: Map<String, Value>,
-        /// The timer's state file.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        timer: Vec<Task>,
-    },
+    Status(FrontReport),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FrontReport {
+    /// Whether the front accepts connections, and listens for workers.
+    pub accepting: bool,
+    /// Why the last delivery that used the database could not use it; `None` if it could.
+    pub database_away: Option<String>,
+    /// Figures for `service status`, which shows them as they are: the queue's length, how many workers are busy.
+    #[serde(default)]
+    pub known: Map<String, Value>,
+    /// The timer's state file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timer: Vec<Task>,
 }
 
 /// The front's end: its standard input, which ends when the master does. It is non-blocking, for tokio.
@@ -61,45 +64,33 @@ pub fn to_the_master() -> io::Result<UnixStream> {
 /// How many bytes may wait for a front that reads nothing.
 const LONGEST_QUEUE: usize = 4 << 20;
 
-/// The master's end. None of its operations blocks.
-#[derive(Debug)]
-pub(super) struct FrontChannel(LineStream);
+/// Both ends of a link: the master's, and the standard input of the process that is about to start.
+pub(super) fn pair() -> io::Result<(LineStream, Stdio)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    Ok((LineStream::new(ours)?, Stdio::from(OwnedFd::from(theirs))))
+}
 
-impl FrontChannel {
-    /// Both ends: the master's, and the standard input of the process that is about to start.
-    pub(super) fn pair() -> io::Result<(Self, Stdio)> {
-        let (ours, theirs) = UnixStream::pair()?;
-        Ok((Self(LineStream::new(ours)?), Stdio::from(OwnedFd::from(theirs))))
-    }
-
+/// The master's end. None of these operations blocks.
+impl LineStream {
     /// Sends the notice now, or as soon as the socket can take it.
     ///
     /// # Errors
     /// If the front no longer reads.
-    pub(super) fn queue(&mut self, notice: &ToFront) -> io::Result<()> {
-        if self.0.waiting() > LONGEST_QUEUE {
+    pub(super) fn notify(&mut self, notice: &ToFront) -> io::Result<()> {
+        if self.waiting() > LONGEST_QUEUE {
             return Err(io::Error::other("it reads nothing"));
         }
-        self.0.say(&line(notice))
-    }
-
-    /// Sends as much of the waiting data as the socket takes.
-    pub(super) fn send(&mut self) -> io::Result<()> {
-        self.0.send()
-    }
-
-    pub(super) fn has_to_send(&self) -> bool {
-        self.0.waiting() > 0
+        self.say(&line(notice))
     }
 
     /// The reports that have arrived.
     ///
     /// # Errors
-    /// If the front has closed its end, or has sent an invalid report.
-    pub(super) fn received(&mut self) -> io::Result<Vec<FromFront>> {
+    /// If the process has closed its end, or has sent an invalid report.
+    pub(super) fn reports(&mut self) -> io::Result<Vec<FromFront>> {
         let mut reports = Vec::new();
         loop {
-            match self.0.next_line(LONGEST_LINE) {
+            match self.next_line(LONGEST_LINE) {
                 Ok(Some(line)) => reports.push(serde_json::from_slice(&line)?),
                 Err(error) if reports.is_empty() => return Err(error),
                 // The next call returns the error again.
@@ -109,21 +100,15 @@ impl FrontChannel {
     }
 }
 
-impl AsFd for FrontChannel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::protocol::control::End;
     use std::io::{BufRead, BufReader, Write};
 
-    fn pair() -> (FrontChannel, UnixStream) {
+    fn pair() -> (LineStream, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (FrontChannel(LineStream::new(ours).unwrap()), theirs)
+        (LineStream::new(ours).unwrap(), theirs)
     }
 
     #[test]
@@ -142,23 +127,18 @@ mod tests {
     #[test]
     fn reports_come_in_pieces() {
         let (mut link, mut front) = pair();
-        let report = FromFront::Status {
-            accepting: true,
-            database_away: Some("away".into()),
-            known: Map::new(),
-            timer: Vec::new(),
-        };
-        let other = FromFront::Status { accepting: false, database_away: None, known: Map::new(), timer: Vec::new() };
+        let away = FrontReport { accepting: true, database_away: Some("away".into()), ..FrontReport::default() };
+        let (report, other) = (FromFront::Status(away), FromFront::Status(FrontReport::default()));
         let text = line(&report) + &line(&other);
         let (one, two) = text.split_at(20);
         front.write_all(one.as_bytes()).unwrap();
-        assert_eq!(link.received().unwrap(), []);
+        assert_eq!(link.reports().unwrap(), []);
         front.write_all(two.as_bytes()).unwrap();
-        assert_eq!(link.received().unwrap(), [report, other]);
+        assert_eq!(link.reports().unwrap(), [report, other]);
         front.write_all(b"hello\n").unwrap();
-        assert!(link.received().is_err());
+        assert!(link.reports().is_err());
         drop(front);
-        assert!(link.received().is_err());
+        assert!(link.reports().is_err());
     }
 
     #[test]
@@ -166,7 +146,7 @@ mod tests {
         use crate::base::readiness::{READY, UNREADY};
         let (mut link, mut process) = pair();
         process.write_all([READY, UNREADY].concat().as_bytes()).unwrap();
-        assert_eq!(link.received().unwrap(), [true, false].map(|ready| FromFront::Ready { ready }));
+        assert_eq!(link.reports().unwrap(), [true, false].map(|ready| FromFront::Ready { ready }));
     }
 
     #[test]
@@ -174,16 +154,16 @@ mod tests {
         let (mut link, mut front) = pair();
         // One byte, so that the following reads do not end exactly at the limit.
         front.write_all(b"x").unwrap();
-        assert_eq!(link.received().unwrap(), []);
+        assert_eq!(link.reports().unwrap(), []);
         let front = std::thread::spawn(move || front.write_all(&vec![b'x'; 2 * LONGEST_LINE]));
         let error = loop {
-            match link.received() {
+            match link.reports() {
                 Ok(reports) => assert_eq!(reports, []),
                 Err(error) => break error,
             }
         };
         assert_eq!(error.to_string(), "a line without an end");
-        assert!(link.0.received() < LONGEST_LINE + 20_000);
+        assert!(link.received() < LONGEST_LINE + 20_000);
         drop(link);
         let _ = front.join().unwrap();
     }
@@ -191,11 +171,11 @@ mod tests {
     #[test]
     fn a_front_that_reads_nothing_does_not_hold_up_the_master() {
         let (mut link, front) = pair();
-        assert!(!link.has_to_send());
+        assert_eq!(link.waiting(), 0);
         // Together, these notices exceed the limit on waiting data.
-        let ended = (0..LONGEST_QUEUE / 10).map(|_| link.queue(&ToFront::Ask)).find(Result::is_err);
+        let ended = (0..LONGEST_QUEUE / 10).map(|_| link.notify(&ToFront::Ask)).find(Result::is_err);
         assert_eq!(ended.unwrap().unwrap_err().to_string(), "it reads nothing");
-        assert!(link.has_to_send() && link.0.waiting() <= LONGEST_QUEUE + line(&ToFront::Ask).len());
+        assert!(link.waiting() > 0 && link.waiting() <= LONGEST_QUEUE + line(&ToFront::Ask).len());
         // The waiting notices arrive whole and in their order.
         let mut lines = BufReader::new(front).lines();
         for _ in 0..100 {

@@ -2,7 +2,7 @@
 
 use super::children::{Running, Slot};
 use super::control::ControlConnection;
-use super::listeners::{NewListener, bind_missing};
+use super::listeners::{Bound, bind_missing};
 use super::supervisor::{Supervisor, is_surplus};
 use crate::base::log;
 use crate::base::timestamp::{self, exact};
@@ -66,8 +66,8 @@ pub(super) struct Reload {
 pub(super) struct NewConfiguration {
     config: Config,
     text: String,
-    lmtp: Vec<NewListener>,
-    http: Vec<NewListener>,
+    lmtp: Vec<Bound>,
+    http: Vec<Bound>,
 }
 
 impl NewConfiguration {

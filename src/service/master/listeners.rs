@@ -3,9 +3,9 @@
 //!
 //! lmtp(8) treats a refused connection as a failure of the whole site, and defers all mail that waits for it.
 
-use super::MasterError;
 use crate::base::deadline::Deadline;
 use crate::base::listener::{Listener, bind_unix};
+use crate::service::error::ServiceError;
 use command_fds::{CommandFdExt, FdMapping, FdMappingCollision};
 use listenfd::ListenFd;
 use std::io;
@@ -62,9 +62,9 @@ pub(super) struct Listeners {
     bound: Vec<Bound>,
 }
 
-/// A listener that the master has bound itself.
+/// A listener that the master has bound itself. The file of its socket is removed with it.
 #[derive(Debug)]
-struct Bound {
+pub(super) struct Bound {
     /// The address as configured.
     place: String,
     sockets: Vec<Listener>,
@@ -72,9 +72,8 @@ struct Bound {
 
 impl Listeners {
     /// The listeners from systemd: for LMTP, and for HTTP.
-    pub(super) fn from_systemd() -> Result<(Self, Self), MasterError> {
-        let Inherited { lmtp, http } =
-            inherited().map_err(|source| MasterError::Listen { place: "a socket of systemd's".into(), source })?;
+    pub(super) fn from_systemd() -> Result<(Self, Self), ServiceError> {
+        let Inherited { lmtp, http } = inherited().map_err(ServiceError::listen("a socket of systemd's"))?;
         let of = |from_systemd| Self { from_systemd, bound: Vec::new() };
         Ok((of(lmtp), of(http)))
     }
@@ -84,15 +83,11 @@ impl Listeners {
     ///
     /// # Errors
     /// If one of the listeners cannot be bound.
-    pub(super) fn missing_within(
-        &self,
-        patience: Duration,
-        places: &[String],
-    ) -> Result<Vec<NewListener>, MasterError> {
+    pub(super) fn missing_within(&self, patience: Duration, places: &[String]) -> Result<Vec<Bound>, ServiceError> {
         let until = Deadline::after(patience);
         loop {
             match self.missing(places) {
-                Err(MasterError::Listen { source, .. })
+                Err(ServiceError::Listen { source, .. })
                     if source.kind() == io::ErrorKind::AddrInUse && !until.passed() =>
                 {
                     thread::sleep(PAUSE);
@@ -107,7 +102,7 @@ impl Listeners {
     ///
     /// # Errors
     /// If one of them cannot be bound.
-    pub(super) fn missing(&self, places: &[String]) -> Result<Vec<NewListener>, MasterError> {
+    pub(super) fn missing(&self, places: &[String]) -> Result<Vec<Bound>, ServiceError> {
         bind_missing(self.places(), places)
     }
 
@@ -118,11 +113,9 @@ impl Listeners {
     }
 
     /// Uses these listeners from now on, together with those of systemd.
-    pub(super) fn take_over(&mut self, new: Vec<NewListener>, places: &[String]) {
-        self.bound.extend(new.into_iter().filter_map(|mut new| new.0.take()));
-        let (keep, gone) = std::mem::take(&mut self.bound).into_iter().partition(|bound| places.contains(&bound.place));
-        self.bound = keep;
-        gone.iter().for_each(Bound::remove_file);
+    pub(super) fn take_over(&mut self, new: Vec<Bound>, places: &[String]) {
+        self.bound.extend(new);
+        self.bound.retain(|bound| places.contains(&bound.place));
     }
 
     fn all(&self) -> impl Iterator<Item = &Listener> {
@@ -138,21 +131,15 @@ impl Listeners {
     pub(super) fn are_kept_by_systemd(&self) -> bool {
         !self.from_systemd.is_empty()
     }
-
-    /// Removes the files of the sockets that the master has created, at the end of the service. systemd's sockets stay, and queue
-    /// new connections.
-    pub(super) fn remove_files(&self) {
-        self.bound.iter().for_each(Bound::remove_file);
-    }
 }
 
 /// Binds these addresses, except for those in `there`.
-pub(super) fn bind_missing(mut there: Vec<String>, places: &[String]) -> Result<Vec<NewListener>, MasterError> {
+pub(super) fn bind_missing(mut there: Vec<String>, places: &[String]) -> Result<Vec<Bound>, ServiceError> {
     let mut new = Vec::new();
     for place in places {
         if !there.contains(place) {
-            let sockets = bind(place).map_err(|source| MasterError::Listen { place: place.clone(), source })?;
-            new.push(NewListener(Some(Bound { place: place.clone(), sockets })));
+            let sockets = bind(place).map_err(ServiceError::listen(place))?;
+            new.push(Bound { place: place.clone(), sockets });
             there.push(place.clone());
         }
     }
@@ -173,12 +160,8 @@ pub(super) fn hand_over(lmtp: &Listeners, http: &Listeners, command: &mut Comman
     Ok(())
 }
 
-/// A listener that is not in use yet. If it is dropped unused, its file is removed.
-#[derive(Debug)]
-pub(super) struct NewListener(Option<Bound>);
-
-impl Bound {
-    fn remove_file(&self) {
+impl Drop for Bound {
+    fn drop(&mut self) {
         if self.place.starts_with('/')
             && let Err(error) = std::fs::remove_file(&self.place)
         {
@@ -194,12 +177,6 @@ fn bind(place: &str) -> io::Result<Vec<Listener>> {
         return Ok(vec![Listener::Unix(bind_unix(Path::new(place), 0o666)?)]);
     }
     Listener::bind_tcp(place)
-}
-
-impl Drop for NewListener {
-    fn drop(&mut self) {
-        self.0.iter().for_each(Bound::remove_file);
-    }
 }
 
 #[cfg(test)]
@@ -229,7 +206,7 @@ mod tests {
         let error = listeners.missing(&places(&[&socket, &file])).unwrap_err().to_string();
         assert!(error.contains("no socket"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "a letter");
-        listeners.remove_files();
+        drop(listeners);
         assert!(!socket.exists());
     }
 
@@ -239,7 +216,7 @@ mod tests {
         let place = [another.local_addr().unwrap().to_string()];
         let (begun, patience) = (Instant::now(), 3 * PAUSE);
         let error = Listeners::default().missing_within(patience, &place).unwrap_err();
-        assert!(matches!(&error, MasterError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse));
+        assert!(matches!(&error, ServiceError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse));
         assert!(begun.elapsed() >= patience, "it may be gone in a moment");
         let of_systemd = Listeners { from_systemd: vec![Listener::Tcp(another)], bound: Vec::new() };
         assert!(of_systemd.are_kept_by_systemd() && !Listeners::default().are_kept_by_systemd());

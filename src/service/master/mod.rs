@@ -29,36 +29,14 @@ mod stderr_tail;
 mod supervisor;
 mod systemd;
 
-use crate::base::log::{self, LogError};
-use crate::config::{Config, ConfigError};
+use super::error::ServiceError;
+use crate::base::log;
+use crate::config::Config;
 use crate::protocol::control::Role;
-use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use supervisor::{SIGNALS, Supervisor};
-use thiserror::Error;
-
-/// Why the master cannot run.
-#[derive(Debug, Error)]
-pub enum MasterError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// Another process holds the lock of the runtime directory.
-    #[error("another maildropd is running{}", .pid.map(|pid| format!(", pid {pid}")).unwrap_or_default())]
-    Another { pid: Option<u32> },
-    /// A file or directory of the service cannot be created, read or written.
-    #[error("{doing} {}: {source}", path.display())]
-    File { doing: &'static str, path: PathBuf, source: io::Error },
-    /// The master cannot listen on a socket.
-    #[error("listening at {place}: {source}")]
-    Listen { place: String, source: io::Error },
-    #[error(transparent)]
-    Log(#[from] LogError),
-    /// The system refuses an operation that any process may do.
-    #[error("{doing}: {source}")]
-    System { doing: &'static str, source: io::Error },
-}
 
 /// What a process is started with.
 #[derive(Debug)]
@@ -76,7 +54,6 @@ pub struct Start<'a> {
 pub type Program = Box<dyn Fn(&Start<'_>) -> Command>;
 
 /// Starts the running executable, with the hidden options of `maildropd`.
-#[must_use]
 pub fn this_program() -> Program {
     Box::new(|start| {
         let mut command = Command::new("/proc/self/exe");
@@ -92,7 +69,7 @@ pub fn this_program() -> Program {
 ///
 /// # Errors
 /// If the master cannot begin. Once it has begun, it goes on, whatever fails.
-pub fn run(file: &Path, program: Program) -> Result<(), MasterError> {
+pub fn run(file: &Path, program: Program) -> Result<(), ServiceError> {
     let (config, text) = Config::load_with_text(file)?;
     log::start_of_service(&config.log_settings())?;
     if let Some(problem) = config.memory_warning() {

@@ -1,6 +1,7 @@
 //! How the master replaces its processes one at a time, and how it ends them.
 
 use super::*;
+use crate::service::master::lifecycle::LAST_GRACE;
 
 #[test]
 fn a_restart_replaces_one_after_the_other_once_the_last_is_up() {

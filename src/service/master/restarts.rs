@@ -47,7 +47,6 @@ impl Restarts {
     }
 
     /// Whether the process is started only once a minute.
-    #[must_use]
     pub(in crate::service) fn is_throttled(&self) -> bool {
         self.deaths > self.allowed
     }

@@ -5,6 +5,7 @@ use super::lifecycle::Mode;
 use super::supervisor::Supervisor;
 use crate::base::timestamp::exact;
 use crate::protocol::control::{Role, State, Status};
+use serde_json::Value;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -27,8 +28,8 @@ impl Supervisor {
             reasons,
             listeners: self.listeners.names(),
             processes: self.slots.iter().map(|slot| slot.status(now)).collect(),
-            front: self.known.clone(),
-            timer: self.timer.clone(),
+            front: if self.front.known.is_empty() { Value::Null } else { self.front.known.clone().into() },
+            timer: self.front.timer.clone(),
             http: self.http.names(),
             counted: self.counted.clone(),
         }
@@ -42,7 +43,7 @@ impl Supervisor {
         if workers.all(|slot| slot.unready_for(now).is_some_and(|missing| missing >= moment)) {
             reasons.push("no worker takes work".into());
         }
-        let away = self.database_away.iter();
+        let away = self.front.database_away.iter();
         reasons.extend(away.map(|why| format!("the database is away, and mail is deferred: {why}")));
         reasons.extend(self.no_http.iter().map(|problem| format!("metrics and health cannot be asked for: {problem}")));
         reasons.extend(

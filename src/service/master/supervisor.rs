@@ -3,22 +3,25 @@
 
 use super::children::{Ended, Phase, Slot};
 use super::control::{Control, ControlConnection};
-use super::front_channel::{FromFront, FrontChannel, ToFront};
-use super::instance_lock::InstanceLock;
-use super::lifecycle::{LAST_GRACE, Mode, Reload};
+use super::front_channel::{self, FromFront, FrontReport, ToFront};
+use super::instance_lock;
+use super::lifecycle::{Mode, Reload};
+use super::line_stream::LineStream;
 use super::listeners::{Listeners, hand_over};
 use super::restarts::Restarts;
 use super::systemd::Systemd;
-use super::{MasterError, Program, Start};
+use super::{Program, Start};
 use crate::base::{files, timestamp};
 use crate::config::{Config, DatabaseRole};
-use crate::protocol::control::{Counted, LastEnd, Role, State, Status, Task};
+use crate::protocol::control::{Counted, LastEnd, Role, State, Status};
+use crate::service::error::ServiceError;
 use crate::service::shunt::WorkerEnd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -74,17 +77,14 @@ pub(super) struct Supervisor {
     pub(super) not_taken_over: Option<String>,
     /// Whether the front and a worker have ever been ready at the same time.
     pub(super) was_ready: bool,
-    /// Why the last delivery that used the database could not use it, as the front reports.
-    pub(super) database_away: Option<String>,
-    /// The front's figures from the same report, and the timer's state file.
-    pub(super) known: Value,
-    pub(super) timer: Vec<Task>,
+    /// The last report of the front that runs.
+    pub(super) front: FrontReport,
     pub(super) began: Instant,
     pub(super) began_wall: i64,
     /// The state and the reasons that were last logged.
     pub(super) shown: (State, Vec<String>),
     pub(super) counted: Counted,
-    lock: InstanceLock,
+    lock: File,
 }
 
 impl Supervisor {
@@ -95,18 +95,17 @@ impl Supervisor {
         config: Config,
         text: &str,
         program: Program,
-    ) -> Result<Self, MasterError> {
+    ) -> Result<Self, ServiceError> {
         let now = Instant::now();
         // This comes first, since it removes variables from the environment.
         let (mut listeners, mut http) = Listeners::from_systemd()?;
         own_directory(&config.service.runtime_directory)?;
-        let lock = InstanceLock::take(&config.service.master_lock())?;
+        let lock = instance_lock::take(&config.service.master_lock())?;
         own_directory(&config.service.state_directory)?;
         // The handler comes before the first process, so that no SIGCHLD is lost.
-        let system = |doing| move |source| MasterError::System { doing, source };
-        let (read, write) = UnixStream::pair().map_err(system("making a pair of sockets"))?;
-        let signals =
-            SignalDelivery::with_pipe(read, write, SignalOnly, signals).map_err(system("setting up signals"))?;
+        let (read, write) = UnixStream::pair().map_err(ServiceError::system("making a pair of sockets"))?;
+        let signals = SignalDelivery::with_pipe(read, write, SignalOnly, signals)
+            .map_err(ServiceError::system("setting up signals"))?;
         let control = Control::bind(&config.service.control_socket())?;
         if !config.service.lmtp.is_empty() || !listeners.names().is_empty() {
             config.lmtp_makes_sent_copies()?;
@@ -146,9 +145,7 @@ impl Supervisor {
             reload: None,
             not_taken_over: None,
             was_ready: false,
-            database_away: None,
-            known: Value::Null,
-            timer: Vec::new(),
+            front: FrontReport::default(),
             began: now,
             began_wall: timestamp::now(),
             shown: (State::Starting, Vec::new()),
@@ -202,7 +199,7 @@ impl Supervisor {
         for running in self.slots.iter().filter_map(Slot::running) {
             sources.extend(running.standard_error().map(|stderr| PollFd::new(stderr, PollFlags::IN)));
             if let Some(link) = &running.link {
-                let out = if link.has_to_send() { PollFlags::OUT } else { PollFlags::empty() };
+                let out = if link.waiting() > 0 { PollFlags::OUT } else { PollFlags::empty() };
                 sources.push(PollFd::from_borrowed_fd(link.as_fd(), PollFlags::IN | out));
             }
         }
@@ -259,7 +256,7 @@ impl Supervisor {
             slot.listen();
             let Some(running) = slot.running_mut() else { continue };
             let Some(link) = &mut running.link else { continue };
-            let reports = match link.send().and_then(|()| link.received()) {
+            let reports = match link.send().and_then(|()| link.reports()) {
                 Ok(reports) => reports,
                 Err(error) => {
                     Self::lost(slot, &error, now);
@@ -272,11 +269,11 @@ impl Supervisor {
             for report in reports {
                 match report {
                     FromFront::Ready { ready } => slot.set_ready(ready, now),
-                    FromFront::Status { accepting, database_away, known, timer } if slot.role == Role::Front => {
-                        slot.set_ready(accepting, now);
-                        (self.database_away, self.known, self.timer) = (database_away, Value::Object(known), timer);
+                    FromFront::Status(report) if slot.role == Role::Front => {
+                        slot.set_ready(report.accepting, now);
+                        self.front = report;
                     }
-                    FromFront::Status { .. } => warn!(process = slot.name(), "it says what only the front may say"),
+                    FromFront::Status(_) => warn!(process = slot.name(), "it says what only the front may say"),
                 }
             }
         }
@@ -290,8 +287,7 @@ impl Supervisor {
             if !closed.contains(&error.kind()) {
                 warn!(pid = running.pid, %error, "a process cannot be talked to");
             }
-            // The process was not requested to end: if it has died, that counts as a death.
-            running.lose(now, LAST_GRACE);
+            running.lose();
         }
         slot.set_ready(false, now);
     }
@@ -306,9 +302,7 @@ impl Supervisor {
                 self.reject_waiters(&one.name, &one.last.to_text(), now);
             }
             match one.role {
-                Role::Front => {
-                    (self.database_away, self.known, self.timer) = (None, Value::Null, Vec::new());
-                }
+                Role::Front => self.front = FrontReport::default(),
                 Role::Worker => {
                     let LastEnd { end, output, .. } = one.last;
                     let end = WorkerEnd { pid: one.pid, end, by_us: one.by_us, output };
@@ -323,7 +317,7 @@ impl Supervisor {
     fn send_to_front(&mut self, notice: &ToFront, now: Instant) {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.role == Role::Front) else { return };
         if let Some(link) = slot.running_mut().and_then(|running| running.link.as_mut())
-            && let Err(error) = link.queue(notice)
+            && let Err(error) = link.notify(notice)
         {
             Self::lost(slot, &error, now);
         }
@@ -438,20 +432,20 @@ impl Supervisor {
     }
 
     /// Writes the checked configuration, which the processes read.
-    pub(super) fn write_checked(&self, text: &str) -> Result<(), MasterError> {
+    pub(super) fn write_checked(&self, text: &str) -> Result<(), ServiceError> {
         let path = self.config.service.checked_configuration();
         let temporary = path.with_extension("new");
         // No fsync(2): the file need not survive a power failure, since each start writes it.
         let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &path));
-        written.map_err(|source| MasterError::File { doing: "writing", path, source })
+        written.map_err(ServiceError::file("writing", &path))
     }
 
     /// Removes the files of the service, and answers the clients that wait for its end.
     pub(super) fn end(self) {
         let Self { listeners, http, control, mode, lock, .. } = self;
         let systemd_listens = listeners.are_kept_by_systemd() || http.are_kept_by_systemd();
-        listeners.remove_files();
-        http.remove_files();
+        // systemd's sockets stay, and queue new connections.
+        drop((listeners, http));
         control.close();
         info!("the service has ended");
         // A client that gets the answer may start the next master at once, which needs the lock.
@@ -499,9 +493,8 @@ pub(super) fn is_surplus(slot: &Slot, config: &Config) -> bool {
     slot.number > count(slot.role, config)
 }
 
-fn own_directory(path: &Path) -> Result<(), MasterError> {
-    let failed = |source| MasterError::File { doing: "making the directory", path: path.to_owned(), source };
-    files::own_directory(path).map_err(failed)
+fn own_directory(path: &Path) -> Result<(), ServiceError> {
+    files::own_directory(path).map_err(ServiceError::file("making the directory", path))
 }
 
 /// The command that starts a process, and the master's end of the link to it.
@@ -510,7 +503,7 @@ fn command(
     start: &Start<'_>,
     lmtp: &Listeners,
     http: &Listeners,
-) -> io::Result<(Command, Option<FrontChannel>)> {
+) -> io::Result<(Command, Option<LineStream>)> {
     let mut command = program(start);
     for name in OF_SYSTEMD {
         command.env_remove(name);
@@ -518,7 +511,7 @@ fn command(
     // The C library reserves 64 MB of address space for each of several threads (mallopt(3), M_ARENA_MAX). Ten recipients whose
     // mailboxes are opened in parallel would use up `service.worker_memory`.
     command.env("MALLOC_ARENA_MAX", "2");
-    let (link, stdin) = FrontChannel::pair()?;
+    let (link, stdin) = front_channel::pair()?;
     command.stdin(stdin);
     if start.role == Role::Front {
         hand_over(lmtp, http, &mut command)?;

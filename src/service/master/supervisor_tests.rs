@@ -156,7 +156,8 @@ impl Scene {
     fn report(&mut self, database_away: Option<&str>) {
         let known = serde_json::Map::from_iter([("queued".to_owned(), Value::from(7))]);
         let database_away = database_away.map(str::to_owned);
-        let report = FromFront::Status { accepting: true, database_away, known, timer: Vec::new() };
+        let report = FrontReport { accepting: true, database_away, known, timer: Vec::new() };
+        let report = FromFront::Status(report);
         std::fs::write(self.folder.path().join("new"), line(&report)).unwrap();
         std::fs::rename(self.folder.path().join("new"), self.folder.path().join("report")).unwrap();
         self.it.send_to_front(&ToFront::Ask, self.now);
@@ -282,7 +283,7 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
         assert!(Instant::now() < until, "{notices:?}");
     }
     scene.report(Some("no way"));
-    scene.until("it is heard", |it| it.database_away.is_some());
+    scene.until("it is heard", |it| it.front.database_away.is_some());
     let (state, reasons) = scene.state();
     assert_eq!(state, State::Degraded);
     assert_eq!(reasons, ["the database is away, and mail is deferred: no way"]);
@@ -308,7 +309,7 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
     kill(scene.running(Role::Front, 1).pid);
     scene.until("it is heard", |it| it.counted.roles[&Role::Front].ended.contains_key("SIGKILL"));
     assert!(!ready(&scene.it)[0]);
-    assert!(scene.it.database_away.is_none() && scene.it.known.is_null());
+    assert!(scene.it.front == FrontReport::default());
 }
 
 #[test]
@@ -319,9 +320,7 @@ fn a_front_that_talks_nonsense_is_ready_no_more_and_is_killed() {
     scene.until("it is heard", |it| it.slots[0].running().is_some_and(|one| one.link.is_none()));
     assert!(!scene.slot(Role::Front, 1).is_ready());
     assert!(scene.shown().is_empty(), "it got no stop signal: its end is a death");
-    assert_eq!(scene.running(Role::Front, 1).kill_at(), Some(scene.now + LAST_GRACE));
-    scene.now += LAST_GRACE;
-    scene.until("it is killed", |it| it.counted.roles[&Role::Front].ended == BTreeMap::from([("killed".into(), 1)]));
+    scene.until("it is killed", |it| it.counted.roles[&Role::Front].ended == BTreeMap::from([("SIGKILL".into(), 1)]));
 }
 
 #[test]
@@ -392,7 +391,6 @@ fn a_configuration_that_is_read_again_counts_at_once_or_not_at_all() {
         let (lmtp, http) = (scene.it.listeners.places(), scene.it.http.places());
         let read = NewConfiguration::read(&scene.it.file, &scene.it.config, lmtp, http);
         assert_eq!(scene.it.reloaded(read, now).is_ok(), is_in_order, "{before} {after}");
-        scene.it.listeners.remove_files();
     }
     let fewer = configuration(&here, "workers = 1\nrunners = 1\n");
     write(&scene, &fewer);
@@ -411,7 +409,7 @@ fn the_loop_waits_for_what_is_due_next() {
     let now = scene.now;
     // The next action is the poll of the front.
     assert_eq!(scene.it.next(), Some(now + ASK));
-    scene.running(Role::Worker, 1).lose(now, Duration::from_secs(1));
+    scene.running(Role::Worker, 1).life = Life::Ending { kill_at: now + Duration::from_secs(1) };
     assert_eq!(scene.it.next(), Some(now + Duration::from_secs(1)));
     scene.slot(Role::Worker, 1).phase = Phase::Waiting(now + Duration::from_millis(100));
     assert_eq!(scene.it.next(), Some(now + Duration::from_millis(100)));
@@ -426,7 +424,7 @@ fn the_loop_waits_for_what_is_due_next() {
 fn the_loop_does_not_turn_while_there_is_nothing_to_do() {
     let mut scene = Scene::up(TWO);
     let due = Instant::now() + Duration::from_millis(300);
-    scene.running(Role::Worker, 1).lose(due, Duration::ZERO);
+    scene.running(Role::Worker, 1).life = Life::Ending { kill_at: due };
     scene.pings().next_ask = due + LONG;
     let mut turns = 0;
     while Instant::now() < due {

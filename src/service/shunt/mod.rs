@@ -16,7 +16,6 @@ pub mod upgrade;
 pub mod writer;
 
 use super::inflight_message::Body;
-use crate::base::timestamp;
 use crate::delivery::Verdict;
 use crate::protocol::control::End;
 use crate::protocol::{Request, Source};
@@ -79,17 +78,22 @@ pub struct LostJob {
 pub enum Order {
     /// A message has crashed this many workers.
     Crashed { digest: Digest, crashes: u32, reason: String, request: Box<Request>, body: Body },
-    /// The message is delivered, or its record was dropped for another one.
+    /// The message is delivered.
     Remove(Digest),
 }
 
 /// The record of a message that has crashed a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum CrashRecord {
-    /// The message has crashed one worker, at this time, in microseconds since 1970.
-    Suspect { since: i64 },
-    /// The message has crashed two workers or more. From `due` on, the holder's next retry is a new attempt.
-    Shunted { crashes: u32, due: Instant },
+struct CrashRecord {
+    crashes: u32,
+    /// If the message is shunted: from then on, the holder's next retry is a new attempt.
+    due: Instant,
+}
+
+impl CrashRecord {
+    fn is_shunted(&self) -> bool {
+        self.crashes >= SHUNTED_AFTER
+    }
 }
 
 /// All crash records.
@@ -114,22 +118,16 @@ impl WorkerEnd {
 
 impl CrashRecords {
     /// The stored records of an earlier process. Each shunted message may be tried at once.
-    #[must_use]
     pub fn remembered(messages: Vec<CrashedMessage>, now: Instant) -> Self {
         let mut all = Self::default();
         for message in messages {
-            let (since, crashes) = (message.since, message.crashes);
-            let record = match message.is_shunted() {
-                true => CrashRecord::Shunted { crashes, due: now },
-                false => CrashRecord::Suspect { since },
-            };
+            let record = CrashRecord { crashes: message.crashes, due: now };
             all.records.insert((message.envelope.size, message.digest), record);
         }
         all
     }
 
     /// The key of the message, if it has a record.
-    #[must_use]
     pub fn find(&self, request: &Request, body: &Body) -> Option<Key> {
         let size = request.size;
         self.records.range((size, Digest::FIRST)..=(size, Digest::LAST)).next()?;
@@ -138,12 +136,11 @@ impl CrashRecords {
     }
 
     /// How the message may be delivered now.
-    #[must_use]
     pub fn admission(&self, key: Option<Key>, source: Source, now: Instant) -> Admission {
         match key.and_then(|key| Some((key, self.records.get(&key)?))) {
             None => Admission::Ordinary,
-            Some(((_, digest), CrashRecord::Shunted { crashes, due })) if !source.is_shunt() && now < *due => {
-                Admission::Refused(format!("shunted: it has crashed {crashes} workers ({digest})"))
+            Some(((_, digest), record)) if record.is_shunted() && !source.is_shunt() && now < record.due => {
+                Admission::Refused(format!("shunted: it has crashed {} workers ({digest})", record.crashes))
             }
             Some(_) => Admission::OneAtATime,
         }
@@ -151,8 +148,8 @@ impl CrashRecords {
 
     /// Records that the message is tried alone now.
     pub fn begins_alone(&mut self, key: Key, now: Instant) {
-        if let Some(CrashRecord::Shunted { due, .. }) = self.records.get_mut(&key) {
-            *due = now + TRIED_EACH;
+        if let Some(record) = self.records.get_mut(&key) {
+            record.due = now + TRIED_EACH;
         }
     }
 
@@ -167,8 +164,8 @@ impl CrashRecords {
         if !is_shunt || verdicts.iter().all(ends) {
             self.records.remove(&key);
             self.orders.push(Order::Remove(key.1));
-        } else if let CrashRecord::Shunted { due, .. } = record {
-            *due = now;
+        } else {
+            record.due = now;
         }
     }
 
@@ -198,50 +195,32 @@ impl CrashRecords {
         self.counted.retain(|at| now.saturating_duration_since(*at) < MINUTE);
         let key = (request.size, digest);
         let is_known = self.records.contains_key(&key);
-        if self.counted.len() >= CRASHES_A_MINUTE || !(is_known || self.make_room()) {
+        let is_full = !is_known && self.records.len() >= MOST_RECORDS;
+        if self.counted.len() >= CRASHES_A_MINUTE || is_full {
             warn!(id, "too many messages have crashed workers: this crash does not count");
             return;
         }
-        let (record, crashes) = match self.records.get(&key) {
-            None => (CrashRecord::Suspect { since: timestamp::now() }, 1),
-            // Several workers had the message before it had a record.
-            Some(_) if !alone => return,
-            Some(CrashRecord::Suspect { .. }) => {
-                self.newly_shunted += 1;
-                warn!(
-                    id,
-                    queue_id,
-                    sender,
-                    "a message is shunted: it crashes workers. It is tried once an hour; `maildrop_command shunt show` prints more"
-                );
-                (CrashRecord::Shunted { crashes: SHUNTED_AFTER, due: now + TRIED_EACH }, SHUNTED_AFTER)
-            }
-            Some(CrashRecord::Shunted { crashes, due }) => {
-                let crashes = crashes.saturating_add(1);
-                (CrashRecord::Shunted { crashes, due: *due }, crashes)
-            }
-        };
+        // Several workers had the message before it had a record.
+        if is_known && !alone {
+            return;
+        }
+        let record = self.records.entry(key).or_insert(CrashRecord { crashes: 0, due: now });
+        record.crashes = record.crashes.saturating_add(1);
+        let crashes = record.crashes;
+        if crashes == SHUNTED_AFTER {
+            record.due = now + TRIED_EACH;
+            self.newly_shunted += 1;
+            warn!(
+                id,
+                queue_id,
+                sender,
+                "a message is shunted: it crashes workers. It is tried once an hour; `maildrop_command shunt show` prints more"
+            );
+        }
         self.counted.push_back(now);
-        self.records.insert(key, record);
         let last_line = last_line.map(|line| format!(": {line}")).unwrap_or_default();
         let reason = format!("worker {pid} {}{last_line}", end.end);
         self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
-    }
-
-    /// Makes space for one more record. Returns whether there is any. At the limit, the oldest suspect is dropped: its holder
-    /// retries it.
-    fn make_room(&mut self) -> bool {
-        if self.records.len() < MOST_RECORDS {
-            return true;
-        }
-        let suspects = self.records.iter().filter_map(|(key, record)| match record {
-            CrashRecord::Suspect { since } => Some((*since, *key)),
-            CrashRecord::Shunted { .. } => None,
-        });
-        let Some((_, oldest)) = suspects.min() else { return false };
-        self.records.remove(&oldest);
-        self.orders.push(Order::Remove(oldest.1));
-        true
     }
 
     /// Takes the changes that must be stored.
@@ -249,19 +228,16 @@ impl CrashRecords {
         std::mem::take(&mut self.orders)
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
     /// The number of messages that have crashed one worker.
-    #[must_use]
     pub fn suspects(&self) -> usize {
-        self.records.values().filter(|record| matches!(record, CrashRecord::Suspect { .. })).count()
+        self.records.values().filter(|record| !record.is_shunted()).count()
     }
 
     /// The number of messages that this process has shunted.
-    #[must_use]
     pub fn newly_shunted(&self) -> u64 {
         self.newly_shunted
     }
@@ -323,19 +299,14 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_messages_the_oldest_suspect_is_forgotten_and_no_shunted_one() {
+    fn beyond_the_limit_no_crash_of_another_message_counts() {
         let (mut records, now) = (CrashRecords::default(), Instant::now());
         let at = |minute: usize| now + MINUTE * u32::try_from(minute).unwrap();
         for number in 0..MOST_RECORDS {
             assert!(crash(&mut records, 7, &number.to_string(), false, at(number)));
         }
-        assert!(crash(&mut records, 7, "0", true, at(MOST_RECORDS)));
-        assert!(crash(&mut records, 7, "another", false, at(MOST_RECORDS + 1)));
+        assert!(!crash(&mut records, 7, "another", false, at(MOST_RECORDS)));
+        assert!(crash(&mut records, 7, "0", true, at(MOST_RECORDS + 1)));
         assert_eq!((records.records.len(), records.suspects()), (MOST_RECORDS, MOST_RECORDS - 1));
-        let is_known = |message: &str| {
-            let key = (message.len() as u64, Digest::of(message.as_bytes()));
-            records.records.contains_key(&key)
-        };
-        assert!(is_known("0") && is_known("another"), "neither what is shunted, nor what is new");
     }
 }

@@ -98,7 +98,6 @@ mod tests {
                 queued_at: 0,
                 injected_by: "the service".into(),
                 may_owe_sent: false,
-                vouches: false,
                 reason: None,
                 size: 0,
                 origin: None,

@@ -21,7 +21,6 @@ const WAITING: usize = 16;
 const SUSPECT_FOR: Duration = Duration::from_hours(24 * 7);
 
 /// The stored records of an earlier process. A record that cannot be read is logged, and stays.
-#[must_use]
 pub fn remembered(queue: &Path, now: Instant) -> CrashRecords {
     let messages = read(queue).unwrap_or_else(|error| {
         error!(%error, "which messages have crashed workers is not known");
@@ -83,7 +82,6 @@ fn envelope(request: Request, reason: String) -> Envelope {
         queued_at: 0,
         injected_by: "the service".into(),
         may_owe_sent: !request.no_sent,
-        vouches: false,
         reason: Some(reason),
         size: request.size,
         origin: Some(Origin {

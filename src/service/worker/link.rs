@@ -5,15 +5,16 @@
 //! message may come. The reply is dropped, since the broker deferred the message when the connection ended. The ledger has the
 //! result, where the next attempt finds it.
 
-use super::WorkerSettings;
 use super::recycling::Recycling;
 use crate::base::back_off::BackOff;
 use crate::base::readiness;
 use crate::base::stop::Stop;
+use crate::config::Config;
 use crate::protocol::zmtp::{
-    Blocking, BlockingError, FIRST_PAUSE, FromWorker, INTERVAL, LIVENESS, LONGEST_PAUSE, Message, Settings, SocketType,
-    ToWorker,
+    Blocking, BlockingError, FIRST_PAUSE, INTERVAL, LIVENESS, LONGEST_PAUSE, Message, PirateMessage, Settings,
+    SocketType,
 };
+use crate::service::front::longest_frame;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
 use std::io::{self, Read, Write};
@@ -70,7 +71,7 @@ pub(super) struct Link {
     broker: PathBuf,
     longest_frame: usize,
     stop: Arc<Stop>,
-    recycling: Arc<Recycling>,
+    recycling: Recycling,
     woken: UnixStream,
     assign: Sender<Job>,
     answers: Receiver<DeliveryReply>,
@@ -79,32 +80,18 @@ pub(super) struct Link {
     back_off: BackOff,
 }
 
-/// Why a connection ends.
-enum LinkEnd {
-    /// The connection is lost; the worker connects again.
-    Lost(String),
-    /// The worker is done.
-    Done,
-}
-
-impl From<BlockingError> for LinkEnd {
-    fn from(error: BlockingError) -> Self {
-        Self::Lost(error.to_string())
-    }
-}
-
 impl Link {
     pub(super) fn new(
-        settings: &WorkerSettings,
+        config: &Config,
         stop: Arc<Stop>,
-        recycling: Arc<Recycling>,
+        recycling: Recycling,
         woken: UnixStream,
         assign: Sender<Job>,
         answers: Receiver<DeliveryReply>,
     ) -> Self {
         Self {
-            broker: settings.broker.clone(),
-            longest_frame: settings.longest_frame,
+            broker: config.service.workers_socket(),
+            longest_frame: longest_frame(config),
             stop,
             recycling,
             woken,
@@ -119,7 +106,6 @@ impl Link {
     pub(super) fn run(mut self) {
         loop {
             let end = Blocking::connect(&self.broker, self.settings(), Instant::now() + PATIENCE)
-                .map_err(LinkEnd::from)
                 .and_then(|connection| self.talk(connection));
             readiness::report_readiness(false);
             while self.at_work > 0 {
@@ -130,11 +116,11 @@ impl Link {
                 info!("an answer is dropped, for the broker that it was for has gone: the next attempt finds it done");
             }
             match end {
-                Err(LinkEnd::Done) | Ok(()) => return,
-                Err(LinkEnd::Lost(_)) if self.is_to_end() => return,
-                Err(LinkEnd::Lost(why)) => {
+                Ok(()) => return,
+                Err(_) if self.is_to_end() => return,
+                Err(why) => {
                     let pause = self.back_off.pause();
-                    warn!(broker = %self.broker.display(), why, pause_s = pause.as_secs(), "no broker: tried again after a pause");
+                    warn!(broker = %self.broker.display(), %why, pause_s = pause.as_secs(), "no broker: tried again after a pause");
                     if self.sleep(pause) {
                         return;
                     }
@@ -158,14 +144,15 @@ impl Link {
     }
 
     fn is_to_end(&self) -> bool {
-        if self.recycling.is_due_by_age() {
+        if self.recycling.is_old() {
             self.stop.request();
         }
         self.stop.is_requested()
     }
 
-    fn talk(&mut self, mut connection: Blocking) -> Result<(), LinkEnd> {
-        say(&mut connection, &FromWorker::Ready)?;
+    /// Talks until this worker is done; an error means that the connection is lost.
+    fn talk(&mut self, mut connection: Blocking) -> Result<(), BlockingError> {
+        say(&mut connection, &PirateMessage::Ready)?;
         readiness::report_readiness(true);
         info!(broker = %self.broker.display(), "connected with the broker");
         let mut heard = Instant::now();
@@ -174,7 +161,7 @@ impl Link {
         loop {
             while let Ok(answer) = self.answers.try_recv() {
                 self.at_work -= 1;
-                say(&mut connection, &FromWorker::Reply { client: answer.address, body: answer.body })?;
+                say(&mut connection, &PirateMessage::Work { client: answer.address, body: answer.body })?;
                 // The time of a delivery does not count as silence of the broker.
                 heard = Instant::now();
                 if answer.leaving {
@@ -194,21 +181,21 @@ impl Link {
                 }
                 Ok(false) => {}
                 Err(BlockingError::Closed) if leaving.is_some() => return Ok(()),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
             let now = Instant::now();
             if self.at_work == 0 {
                 if leaving.is_some_and(|since| now.saturating_duration_since(since) > GOODBYE) {
-                    return Err(LinkEnd::Done);
+                    return Ok(());
                 }
                 // During a delivery the connection is kept: the reply can go on no other.
                 if now.saturating_duration_since(heard) > INTERVAL * LIVENESS {
-                    return Err(LinkEnd::Lost("the broker is silent".into()));
+                    return Err(io::Error::other("it is silent").into());
                 }
             }
             if now >= next_beat {
                 next_beat = now + INTERVAL;
-                say(&mut connection, &FromWorker::Heartbeat)?;
+                say(&mut connection, &PirateMessage::Heartbeat)?;
             }
             self.wait(Some(connection.stream().as_fd()), next_beat.saturating_duration_since(now));
         }
@@ -228,9 +215,9 @@ impl Link {
     }
 
     fn take(&mut self, frames: Message) {
-        match ToWorker::parse(frames) {
-            Ok(ToWorker::Heartbeat) => {}
-            Ok(ToWorker::Request { client, body }) => {
+        match PirateMessage::parse(frames) {
+            Ok(PirateMessage::Heartbeat | PirateMessage::Ready) => {}
+            Ok(PirateMessage::Work { client, body }) => {
                 let job = Job { address: client, body, received: Instant::now() };
                 // The send fails only if the other thread has ended, and this process is ending too.
                 if self.assign.send(job).is_ok() {
@@ -272,22 +259,16 @@ impl Link {
     }
 }
 
-fn say(connection: &mut Blocking, word: &FromWorker) -> Result<(), BlockingError> {
+fn say(connection: &mut Blocking, word: &PirateMessage) -> Result<(), BlockingError> {
     connection.send(&word.frames(), Instant::now() + PATIENCE)
 }
 
 /// The reply of a worker that ends. It belongs to no message.
-fn farewell() -> FromWorker {
-    use crate::protocol::{DatabaseState, Header, Logins, Reply};
-    let reply = Header::Reply(Reply {
-        id: Uuid::nil(),
-        results: Vec::new(),
-        leaving: true,
-        logins: Logins::default(),
-        database: DatabaseState::NotAsked,
-    });
+fn farewell() -> PirateMessage {
+    use crate::protocol::{Header, Reply};
+    let reply = Header::Reply(Reply { leaving: true, ..Reply::default() });
     // Encoding such a short header does not fail.
-    FromWorker::Reply { client: NOBODY.to_vec(), body: reply.frame(&[]).unwrap_or_default() }
+    PirateMessage::Work { client: NOBODY.to_vec(), body: reply.frame(&[]).unwrap_or_default() }
 }
 
 #[cfg(test)]

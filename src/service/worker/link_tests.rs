@@ -1,6 +1,7 @@
 use super::*;
 use crate::protocol::Header;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
@@ -28,27 +29,21 @@ struct Scene {
     _folder: tempfile::TempDir,
 }
 
-fn link(broker: PathBuf) -> (Link, Arc<Stop>, Wake, Receiver<Job>, Sender<DeliveryReply>) {
-    let settings = WorkerSettings {
-        broker,
-        longest_frame: 1 << 16,
-        messages: "/nonexistent".into(),
-        recycle_after: 1000,
-        recycle_above: u64::MAX,
-    };
+fn link(folder: &Path) -> (Link, Arc<Stop>, Wake, Receiver<Job>, Sender<DeliveryReply>) {
+    let config = crate::service::configured(folder);
     let stop = Arc::new(Stop::on_signals().unwrap());
     let (wake, woken) = Wake::pair().unwrap();
     let ((assign, assigned), (answer, answers)) = (channel(), channel());
-    let recycling = Arc::new(Recycling::new(&settings, Box::new(|| Ok(()))));
-    (Link::new(&settings, Arc::clone(&stop), recycling, woken, assign, answers), stop, wake, assigned, answer)
+    let recycling = Recycling::new(1000);
+    (Link::new(&config, Arc::clone(&stop), recycling, woken, assign, answers), stop, wake, assigned, answer)
 }
 
 impl Scene {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("workers.sock");
-        let listener = UnixListener::bind(&path).unwrap();
-        let (link, stop, wake, assigned, answer) = link(path);
+        std::fs::create_dir(folder.path().join("run")).unwrap();
+        let listener = UnixListener::bind(folder.path().join("run/workers.sock")).unwrap();
+        let (link, stop, wake, assigned, answer) = link(folder.path());
         let link = Some(thread::spawn(move || link.run()));
         Self { listener, stop, wake, assigned, answer, link, _folder: folder }
     }
@@ -96,44 +91,44 @@ struct Broker(Blocking);
 impl Broker {
     fn begun(stream: UnixStream) -> Self {
         let mut broker = Self(Blocking::handshake(stream, router(), Instant::now() + LONG).unwrap());
-        assert_eq!(broker.next_header(), Some(FromWorker::Ready));
+        assert_eq!(broker.next_header(), Some(PirateMessage::Ready));
         broker
     }
 
     /// The next message of the worker; `None` if it has closed the connection.
-    fn next_header(&mut self) -> Option<FromWorker> {
+    fn next_header(&mut self) -> Option<PirateMessage> {
         match self.0.receive(Instant::now() + LONG) {
-            Ok(frames) => Some(FromWorker::parse(frames.expect("it says something")).unwrap()),
+            Ok(frames) => Some(PirateMessage::parse(frames.expect("it says something")).unwrap()),
             Err(BlockingError::Closed) => None,
             Err(error) => panic!("{error}"),
         }
     }
 
     /// The next message except heartbeats. Each heartbeat is answered.
-    fn next_frame(&mut self) -> Option<FromWorker> {
+    fn next_frame(&mut self) -> Option<PirateMessage> {
         loop {
             match self.next_header() {
-                Some(FromWorker::Heartbeat) => self.say(&ToWorker::Heartbeat),
+                Some(PirateMessage::Heartbeat) => self.say(&PirateMessage::Heartbeat),
                 said => return said,
             }
         }
     }
 
-    fn say(&mut self, word: &ToWorker) {
+    fn say(&mut self, word: &PirateMessage) {
         self.0.send(&word.frames(), Instant::now() + LONG).unwrap();
     }
 
     fn request(&mut self, client: &[u8]) {
-        self.say(&ToWorker::Request { client: client.to_vec(), body: b"work".to_vec() });
+        self.say(&PirateMessage::Work { client: client.to_vec(), body: b"work".to_vec() });
     }
 }
 
-fn done(client: &[u8]) -> FromWorker {
-    FromWorker::Reply { client: client.to_vec(), body: b"done".to_vec() }
+fn done(client: &[u8]) -> PirateMessage {
+    PirateMessage::Work { client: client.to_vec(), body: b"done".to_vec() }
 }
 
-fn is_farewell(said: Option<FromWorker>) -> bool {
-    let Some(FromWorker::Reply { client, body }) = said else { return false };
+fn is_farewell(said: Option<PirateMessage>) -> bool {
+    let Some(PirateMessage::Work { client, body }) = said else { return false };
     matches!(Header::read(&body), Ok((Header::Reply(reply), _)) if reply.leaving) && client == NOBODY
 }
 
@@ -151,7 +146,7 @@ fn what_the_broker_hands_out_is_assigned_and_its_answer_goes_back() {
         assert_eq!(broker.next_frame(), Some(done(client)));
     }
     // The worker sends a heartbeat.
-    assert_eq!(broker.next_header(), Some(FromWorker::Heartbeat));
+    assert_eq!(broker.next_header(), Some(PirateMessage::Heartbeat));
     // An invalid message is ignored.
     broker.0.send(&[b"nonsense"], Instant::now() + LONG).unwrap();
     broker.request(b"third");
@@ -217,7 +212,7 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
     let job = scene.job();
     // The worker sends four heartbeats and gets none.
     for _ in 0..=LIVENESS {
-        assert_eq!(broker.next_header(), Some(FromWorker::Heartbeat));
+        assert_eq!(broker.next_header(), Some(PirateMessage::Heartbeat));
     }
     scene.answer(job, false);
     let mut collected = Vec::new();
@@ -233,9 +228,9 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
 #[test]
 fn stopped_it_ends_while_there_is_no_broker() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("workers.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    let (link, stop, wake, ..) = link(path);
+    std::fs::create_dir(folder.path().join("run")).unwrap();
+    let listener = UnixListener::bind(folder.path().join("run/workers.sock")).unwrap();
+    let (link, stop, wake, ..) = link(folder.path());
     let link = thread::spawn(move || link.run());
     // The broker accepts once and goes away: the pause before the next attempt has begun, or is about to begin.
     drop(listener.accept().unwrap());
@@ -253,7 +248,7 @@ fn a_long_answer_goes_out_as_it_is_read() {
     // The reply does not fit into the buffer of a socket.
     let body = vec![b'x'; 3 << 20];
     scene.answer_by(scene.job(), false, body.clone());
-    assert!(broker.next_frame() == Some(FromWorker::Reply { client: b"first".to_vec(), body }));
+    assert!(broker.next_frame() == Some(PirateMessage::Work { client: b"first".to_vec(), body }));
 }
 
 #[test]
@@ -272,7 +267,7 @@ fn who_waits_for_the_broker_is_woken_by_an_answer() {
 
 #[test]
 fn a_pause_lasts_as_long_as_it_is_to_unless_this_worker_is_to_end() {
-    let (mut link, stop, ..) = link("/nonexistent".into());
+    let (mut link, stop, ..) = link(Path::new("/nonexistent"));
     let (began, pause) = (Instant::now(), Duration::from_millis(30));
     assert!(!link.sleep(pause));
     assert!(began.elapsed() >= pause);

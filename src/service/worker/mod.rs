@@ -7,24 +7,22 @@ mod deliver;
 mod link;
 mod recycling;
 
+use super::error::ServiceError;
 use super::process_watchdog;
 use crate::base::stop::Stop;
 use crate::base::watchdog::Watchdog;
-use crate::config::{Config, RECYCLE_ABOVE};
+use crate::config::Config;
 use crate::delivery::{StatusDetail, Verdict};
-use crate::protocol::{DatabaseState, Header, Logins, Reply, Request, WireVerdict};
+use crate::protocol::{DatabaseState, Header, Logins, Reply, Request};
 use crate::site::{self, Sessions, Site};
 use link::{DeliveryReply, Job, Link, Wake};
 use recycling::Recycling;
-pub use recycling::Successor;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-use thiserror::Error;
 use tracing::{info, warn};
 
 /// How long after its deadline a delivery is ended, together with this process. The broker would end it later ([`GRACE`]), but
@@ -35,60 +33,24 @@ const PAST_THE_DEADLINE: Duration = Duration::from_secs(3);
 /// How long preparing the sessions for the next delivery may take. No other limit covers a server that hangs then.
 const BETWEEN_DELIVERIES: Duration = Duration::from_secs(10);
 
-#[derive(Clone, Debug)]
-pub struct WorkerSettings {
-    /// The broker's socket for workers.
-    pub broker: PathBuf,
-    /// The longest frame, in bytes.
-    pub longest_frame: usize,
-    /// The folder of messages that are kept in files.
-    pub messages: PathBuf,
-    /// The number of deliveries after which a new worker replaces this one.
-    pub recycle_after: u64,
-    /// The memory use, in bytes, above which a new worker replaces this one.
-    pub recycle_above: u64,
-}
-
-impl WorkerSettings {
-    #[must_use]
-    pub fn of(config: &Config) -> Self {
-        let service = &config.service;
-        Self {
-            broker: service.workers_socket(),
-            longest_frame: super::front::longest_frame(config),
-            messages: service.messages(),
-            recycle_after: service.recycle_after,
-            recycle_above: RECYCLE_ABOVE,
-        }
-    }
-}
-
-/// Why the worker cannot run.
-#[derive(Debug, Error)]
-pub enum WorkerError {
-    #[error("{doing}: {source}")]
-    System { doing: &'static str, source: io::Error },
-}
-
-/// Delivers the messages of the broker until SIGTERM or SIGINT, or until this worker must be replaced and a new process could
-/// begin.
+/// Delivers the messages of the broker until SIGTERM or SIGINT, or until this worker must be replaced.
 ///
 /// # Errors
 /// If the system provides no threads or signal handlers.
-pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Result<(), WorkerError> {
-    let system = |doing| move |source| WorkerError::System { doing, source };
-    let stop = Arc::new(Stop::on_signals().map_err(system("setting up signals"))?);
-    let (wake, woken) = Wake::pair().map_err(system("making a pair of sockets"))?;
-    let watchdog = process_watchdog::start().map_err(system("starting a thread"))?;
-    let recycling = Arc::new(Recycling::new(&settings, successor));
+pub fn run(site: &Site, config: &Config) -> Result<(), ServiceError> {
+    let stop = Arc::new(Stop::on_signals().map_err(ServiceError::system("setting up signals"))?);
+    let (wake, woken) = Wake::pair().map_err(ServiceError::system("making a pair of sockets"))?;
+    let watchdog = process_watchdog::start().map_err(ServiceError::system("starting a thread"))?;
+    let recycling = Recycling::new(config.service.recycle_after);
     let (assign, assigned) = mpsc::channel();
     let (answer, answers) = mpsc::channel();
-    let link = Link::new(&settings, Arc::clone(&stop), Arc::clone(&recycling), woken, assign, answers);
+    let link = Link::new(config, Arc::clone(&stop), recycling, woken, assign, answers);
     let talking = thread::Builder::new().name("broker".into()).spawn(move || link.run());
-    let talking = talking.map_err(system("starting a thread"))?;
+    let talking = talking.map_err(ServiceError::system("starting a thread"))?;
 
+    let messages = config.service.messages();
     let mut worker =
-        Worker { site, settings, watchdog, sessions: Sessions::default(), logins: site::Logins::default() };
+        Worker { site, messages, watchdog, sessions: Sessions::default(), logins: site::Logins::default() };
     let mut delivered = 0;
     // The loop ends when the other thread does.
     for Job { address, body, received } in assigned {
@@ -119,7 +81,8 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
 /// The state that a worker keeps between deliveries.
 struct Worker<'a> {
     site: &'a Site,
-    settings: WorkerSettings,
+    /// The folder of messages that are kept in files.
+    messages: PathBuf,
     watchdog: Watchdog,
     sessions: Sessions,
     /// The logins of which the broker has been notified.
@@ -142,8 +105,7 @@ impl Worker<'_> {
         };
         // The header is removed in place, since a message may be large.
         body.drain(..header);
-        let (verdicts, database) = self.deliver(&request, body, received);
-        let results = verdicts.iter().map(WireVerdict::from).collect();
+        let (results, database) = self.deliver(&request, body, received);
         let reply =
             Reply { id: request.id, results, leaving: leaves(request.suspect), logins: self.logins(), database };
         Header::Reply(reply).frame(&[]).unwrap_or_else(|problem| {
@@ -163,7 +125,7 @@ impl Worker<'_> {
         let time = Duration::from_millis(request.time_left_ms).min(self.site.deadline());
         let left = time.saturating_sub(received.elapsed());
         let _watched = self.watchdog.watch("a delivery", left.saturating_add(PAST_THE_DEADLINE));
-        let (site, messages, sessions) = (self.site, &self.settings.messages, &mut self.sessions);
+        let (site, messages, sessions) = (self.site, &self.messages, &mut self.sessions);
         let ended =
             catch_unwind(AssertUnwindSafe(|| deliver::to_all(site, sessions, messages, request, message, left)));
         ended.unwrap_or_else(|_| {

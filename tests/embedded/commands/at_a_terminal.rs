@@ -3,7 +3,7 @@
 use crate::program::{feed, program};
 use crate::terminal::on_a_terminal;
 use maildrop_command::lock::LockName;
-use maildrop_command::queue::{Digest, Envelope, NewMail, Origin, Queue, Recipient, State};
+use maildrop_command::queue::{Digest, Envelope, Origin, Queue, Recipient, State};
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::SystemTime;
@@ -152,7 +152,7 @@ fn several_messages_of_the_queue_are_shown_first_and_one_is_changed_at_once() {
     let queue = Queue::open(&state.join("queue")).unwrap();
     let enqueue = |lock: &str| {
         let recipient = Recipient { address: "scuba@mail.axial.net".into(), original: None };
-        let mail = NewMail { recipients: vec![recipient], injected_by: "a test".into(), ..NewMail::default() };
+        let mail = Envelope { recipients: vec![recipient], injected_by: "a test".into(), ..Envelope::default() };
         let lock = LockName::new("maildrop", lock.as_bytes());
         queue.enqueue(&lock, mail, MESSAGE.as_bytes(), SystemTime::now()).unwrap().id()
     };
@@ -174,7 +174,6 @@ fn several_messages_of_the_queue_are_shown_first_and_one_is_changed_at_once() {
         queued_at: 0,
         injected_by: "the service".into(),
         may_owe_sent: false,
-        vouches: false,
         reason: Some("the worker was killed by SIGABRT".into()),
         size: 0,
         origin: Some(Origin { queue_id: Some("4cBxyz1234z9rs".into()), ..Origin::default() }),

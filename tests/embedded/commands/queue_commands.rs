@@ -3,7 +3,7 @@
 use crate::program::program;
 use crate::queue_of_tests::{Counts, QueueOfTests, finish};
 use maildrop_command::lock::{LockName, Shard};
-use maildrop_command::queue::{NewMail, Queue, Recipient, Settlement};
+use maildrop_command::queue::{Envelope, Queue, Recipient, Settlement};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -61,10 +61,10 @@ impl Site {
 
     fn enqueue(&self, lock: &str, ago: Duration) -> String {
         let recipient = |address: &str| Recipient { address: address.into(), original: None };
-        let mail = NewMail {
+        let mail = Envelope {
             recipients: vec![recipient("scuba@mail.axial.net"), recipient("\u{202e}doug@x")],
             injected_by: "a test".into(),
-            ..NewMail::default()
+            ..Envelope::default()
         };
         let lock = LockName::new("maildrop", lock.as_bytes());
         self.queue.enqueue(&lock, mail, MESSAGE, SystemTime::now() - ago).unwrap().id()

@@ -65,7 +65,6 @@ fn a_copy_is_handed_over_with_all_that_it_came_with() {
         queued_at: 0,
         injected_by: "the service".into(),
         may_owe_sent: false,
-        vouches: false,
         reason: None,
         size: 0,
         origin: Some(Origin {

@@ -5,7 +5,7 @@ use crate::program::wait_until;
 use crate::queue_of_tests::QueueOfTests;
 use crate::support::test_master::{Stage, own_folder};
 use maildrop_command::lock::LockName;
-use maildrop_command::queue::{NewMail, Queue, Recipient};
+use maildrop_command::queue::{Envelope, Queue, Recipient};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 /// What landlock the kernel has, as a process of the service says in its log; `None` where it has none.
 fn confined(log: &str) -> Option<bool> {
     assert!(log.contains("this process is "), "{log}");
-    let whole = log.contains("and can connect to nobody by TCP (landlock)");
+    let whole = log.contains("covers_tcp=true");
     log.contains("this process is confined").then_some(whole)
 }
 
@@ -165,10 +165,10 @@ fn a_runner_that_is_confined_holds_what_the_ledger_no_longer_remembers() {
     fs::create_dir(path("logs")).unwrap();
     fs::write(path("config.toml"), config).unwrap();
     let queue = Queue::open(&folder.path().join("state/queue")).unwrap();
-    let mail = NewMail {
+    let mail = Envelope {
         recipients: vec![Recipient { address: "doug@x".into(), original: None }],
         injected_by: "a test".into(),
-        ..NewMail::default()
+        ..Envelope::default()
     };
     for (lock, days) in [("a", 21), ("b", 19)] {
         let came = SystemTime::now() - Duration::from_hours(24 * days);

@@ -4,7 +4,7 @@ use crate::not_run::did_not_run;
 use crate::queue_of_tests::{Counts, QueueOfTests, finish};
 use crate::support::clients_and_processes::{child, subject};
 use maildrop_command::lock::{LockName, Shard};
-use maildrop_command::queue::{NewMail, Queue, QueueAdminError, QueueError, Recipient, Settlement, State};
+use maildrop_command::queue::{Envelope, Queue, QueueAdminError, QueueError, Recipient, Settlement, State};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,13 +13,13 @@ use std::time::{Duration, SystemTime};
 /// What the shell exits with where it may not mount.
 const MAY_NOT: i32 = 99;
 
-fn mail(recipients: &[&str]) -> NewMail {
+fn mail(recipients: &[&str]) -> Envelope {
     let recipient = |address: &&str| Recipient { address: (*address).into(), original: None };
-    NewMail {
+    Envelope {
         sender: "lisa@gmail.com".into(),
         recipients: recipients.iter().map(recipient).collect(),
         injected_by: "a test".into(),
-        ..NewMail::default()
+        ..Envelope::default()
     }
 }
 

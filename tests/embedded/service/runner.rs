@@ -6,7 +6,7 @@ use crate::queue_of_tests::{Counts, QueueOfTests};
 use maildrop_command::delivery::{StatusDetail, Verdict};
 use maildrop_command::lock::LockName;
 use maildrop_command::protocol::Request;
-use maildrop_command::queue::{Entry, NewMail, Queue, Recipient, State};
+use maildrop_command::queue::{Entry, Envelope, Queue, Recipient, State};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -62,11 +62,11 @@ impl Scene {
     /// Puts a message into the queue, which came so long ago.
     fn enqueue(&self, lock: &str, recipients: &[&str], ago: u64) -> String {
         let recipient = |address: &&str| Recipient { address: (*address).into(), original: None };
-        let mail = NewMail { recipients: recipients.iter().map(recipient).collect(), ..mail() };
+        let mail = Envelope { recipients: recipients.iter().map(recipient).collect(), ..mail() };
         self.put(lock, mail, ago)
     }
 
-    fn put(&self, lock: &str, mail: NewMail, ago: u64) -> String {
+    fn put(&self, lock: &str, mail: Envelope, ago: u64) -> String {
         let (lock, at) = (LockName::new("maildrop", lock.as_bytes()), SystemTime::now() - Duration::from_secs(ago));
         self.queue.enqueue(&lock, mail, MESSAGE, at).unwrap().id()
     }
@@ -106,12 +106,12 @@ impl Drop for Runner {
     }
 }
 
-fn mail() -> NewMail {
-    NewMail {
+fn mail() -> Envelope {
+    Envelope {
         sender: "lisa@gmail.com".into(),
         recipients: vec![Recipient { address: "doug@x".into(), original: None }],
         injected_by: "a test".into(),
-        ..NewMail::default()
+        ..Envelope::default()
     }
 }
 
@@ -133,8 +133,8 @@ fn what_is_delivered_is_removed_the_oldest_first_and_the_broker_learns_all_of_it
     let original = Some("Scuba@axial.net".to_owned());
     let recipients =
         vec![Recipient { address: "doug@x".into(), original: None }, Recipient { address: "scuba@x".into(), original }];
-    let second = scene.put("b", NewMail { may_owe_sent: true, vouches: true, ..mail() }, 100);
-    let first = scene.put("a", NewMail { recipients, ..mail() }, 200);
+    let second = scene.put("b", Envelope { may_owe_sent: true, ..mail() }, 100);
+    let first = scene.put("a", Envelope { recipients, ..mail() }, 200);
     let broker = scene.broker();
     let _runner = scene.runner();
 

@@ -9,7 +9,7 @@ use crate::support::test_front::{Process, Service, message, request, until};
 use maildrop_command::database::Tables;
 use maildrop_command::lock::LockName;
 use maildrop_command::protocol::Request;
-use maildrop_command::queue::{CrashedMessage, Digest, MessageHolder, NewMail, Queue, Recipient, State};
+use maildrop_command::queue::{CrashedMessage, Digest, Envelope, MessageHolder, Queue, Recipient, State};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
@@ -241,11 +241,11 @@ fn what_comes_from_the_file_queue_stays_there_until_it_is_dropped_there() {
     let service = Service::start();
     let queue = Queue::open(&service.state().join("queue")).unwrap();
     let poison = message(1);
-    let mail = NewMail {
+    let mail = Envelope {
         sender: "lisa@gmail.com".into(),
         recipients: vec![Recipient { address: "scuba@x".into(), original: None }],
         injected_by: "a test".into(),
-        ..NewMail::default()
+        ..Envelope::default()
     };
     let name = queue.enqueue(&LockName::new("maildrop", b"x"), mail, &poison, SystemTime::now()).unwrap();
     let lock = service.hold_lock_of(&poison);

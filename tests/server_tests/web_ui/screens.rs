@@ -11,7 +11,7 @@ use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::config::Config;
 use maildrop_command::http::web::WebSettings;
 use maildrop_command::lock::LockName;
-use maildrop_command::queue::{NewMail, Queue, Recipient};
+use maildrop_command::queue::{Envelope, Queue, Recipient};
 use maildrop_command::site::Site;
 use mysql::prelude::Queryable;
 use std::sync::Arc;
@@ -516,7 +516,7 @@ fn operators_see_how_the_service_is_and_viewers_do_not() {
     // One is held in the file queue, where it stays.
     let queue = Queue::open(scene.path("state/queue").as_ref()).unwrap();
     let recipients = vec![Recipient { address: "scuba@mail.axial.net".into(), original: None }];
-    let mail = NewMail { recipients, injected_by: "a test".into(), ..NewMail::default() };
+    let mail = Envelope { recipients, injected_by: "a test".into(), ..Envelope::default() };
     let lock = LockName::new("maildrop", b"<held@x>");
     let held = queue.enqueue(&lock, mail, b"Subject: x\r\n\r\n", SystemTime::now()).unwrap();
     queue.hold(&held.id()).unwrap();

@@ -211,10 +211,7 @@ impl<'s> Service<'s> {
                 client.stage = Stage::HasReceipt(None);
                 return Ok(());
             }
-            Header::Reply(Reply { id, results, .. }) if id == client.id => {
-                let verdicts = results.into_iter().map(Verdict::try_from).collect::<Result<Vec<_>, _>>();
-                delivered(&verdicts.map_err(|error| error.to_string())?)?
-            }
+            Header::Reply(Reply { id, results, .. }) if id == client.id => delivered(&results)?,
             header => return Err(format!("a client is told what it cannot understand: {header:?}")),
         };
         if delivered.len() != client.recipients.len() {

@@ -284,7 +284,6 @@ fn settings(run: u64, max_per_recipient: usize) -> Settings {
         patience: PATIENCE,
         recipient_delimiter: "+".into(),
         mailbox_sessions: 2,
-        max_recipients: 50,
         longest_delivery: DEADLINE,
         run,
     }
@@ -295,7 +294,7 @@ fn lmtp_settings() -> Arc<lmtp::Settings> {
         static SETTINGS: Arc<lmtp::Settings> = Arc::new(lmtp::Settings {
             host: "mx1".into(),
             postmaster: "postmaster@x".into(),
-        max_recipients: 50,
+            max_recipients: 50,
             deadline: DEADLINE,
             // No message here is so large that it goes into a file.
             spool: Arc::new(Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: None }),

@@ -15,7 +15,7 @@ use crate::scenario::{By, Left, Scenario};
 use client::{Client, Stage};
 use front::Front;
 use maildrop_command::message::Message;
-use maildrop_command::protocol::{DatabaseState, Header, Logins, Reply, WireVerdict};
+use maildrop_command::protocol::{DatabaseState, Header, Logins, Reply};
 use maildrop_command::service::broker::state::{Action, ConnectionId, Event};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -256,7 +256,7 @@ impl<'s> Service<'s> {
         let worker = &mut self.workers[which];
         let Some(Work { connection, life, address, id, .. }) = worker.work.take() else { return Ok(()) };
         let host = worker.host;
-        let results = ends.iter().map(|end| WireVerdict::from(&end.verdict)).collect();
+        let results = ends.iter().map(|end| end.verdict.clone()).collect();
         let reply = Header::Reply(Reply {
             id,
             results,

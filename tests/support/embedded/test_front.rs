@@ -4,7 +4,6 @@ use crate::support::clients_and_processes::{child, open, soon, subject};
 use maildrop_command::base::log;
 use maildrop_command::config::Config;
 use maildrop_command::database::{SqliteDatabase, Tables};
-use maildrop_command::delivery::Verdict;
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::message::Message;
 use maildrop_command::protocol::control::{End, Role, line};
@@ -13,8 +12,8 @@ use maildrop_command::protocol::{Header, Recipient, Reply, Request, Source};
 use maildrop_command::service::master::child_start;
 use maildrop_command::service::master::front_channel::ToFront;
 use maildrop_command::service::shunt::WorkerEnd;
-use maildrop_command::service::timer::{self, TimerSettings};
-use maildrop_command::service::worker::{self, WorkerSettings};
+use maildrop_command::service::timer;
+use maildrop_command::service::worker;
 use maildrop_command::site::Site;
 use maildrop_command::site::embedded::Embedded;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
@@ -127,9 +126,9 @@ fn a_process() {
     };
     let site = Site::embedded(Embedded::new(directory));
     if role == Role::Timer {
-        timer::run(&site, TimerSettings::of(&config)).unwrap();
+        timer::run(&site, &config.service, config.retention).unwrap();
     } else {
-        worker::run(&site, WorkerSettings::of(&config), Box::new(|| Ok(()))).unwrap();
+        worker::run(&site, &config).unwrap();
     }
     std::process::exit(0);
 }
@@ -313,7 +312,7 @@ impl Client {
     pub fn verdicts(&mut self, request: &Request) -> Vec<String> {
         let Header::Reply(Reply { id, results, .. }) = self.hear() else { panic!("no reply") };
         assert_eq!(id, request.id);
-        results.into_iter().map(|result| Verdict::try_from(result).unwrap().to_string()).collect()
+        results.iter().map(ToString::to_string).collect()
     }
 
     /// The same of a message that is answered before it may begin.

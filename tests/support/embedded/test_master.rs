@@ -6,7 +6,7 @@ use crate::support::clients_and_processes::{child, subject};
 use maildrop_command::base::listener::Listener;
 use maildrop_command::base::readiness;
 use maildrop_command::protocol::control::Role;
-use maildrop_command::service::master::front_channel::{FromFront, ToFront, to_the_master};
+use maildrop_command::service::master::front_channel::{FromFront, FrontReport, ToFront, to_the_master};
 use maildrop_command::service::master::{self, Start, child_start, listeners};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::{Map, Value, json};
@@ -324,7 +324,8 @@ fn talk(behaviour: &str, folder: &Path) {
         let known = Map::from_iter([("queue_length".to_owned(), json!(3))]);
         let timer = fs::read(folder.join("state/timer.json"));
         let timer = timer.map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default();
-        let report = FromFront::Status { accepting: true, database_away: None, known, timer };
+        let report = FrontReport { accepting: true, database_away: None, known, timer };
+        let report = FromFront::Status(report);
         let _ = (&to_master).write_all((serde_json::to_string(&report).unwrap() + "\n").as_bytes());
     };
     say();

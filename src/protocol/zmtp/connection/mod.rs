@@ -71,7 +71,6 @@ enum Expecting {
 
 impl Connection {
     /// A new connection of either side, with its greeting to be written.
-    #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -122,7 +121,6 @@ impl Connection {
     }
 
     /// The bytes to write to the peer.
-    #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.outgoing.get(self.written..).unwrap_or_default()
     }
@@ -139,7 +137,6 @@ impl Connection {
     }
 
     /// The peer, once the handshake is done.
-    #[must_use]
     pub fn peer(&self) -> Option<&Peer> {
         self.peer.as_ref()
     }

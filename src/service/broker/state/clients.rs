@@ -41,7 +41,7 @@ impl Broker {
 
     /// The counters of what clients send over this transport.
     pub(super) fn traffic(&mut self, source: Source) -> &mut Traffic {
-        self.counters.traffics.entry(source.into()).or_default()
+        self.counters.traffics.entry(source.transport()).or_default()
     }
 
     pub(super) fn client_delivers(
@@ -52,13 +52,6 @@ impl Broker {
         now: Instant,
     ) {
         let (id, recipients) = (request.id, request.recipients.len());
-        // A mail system that is refused can send fewer recipients at once (RFC 5321 section 4.5.3.1.10). A message from the
-        // service's own queue would be refused for ever.
-        if request.source == Source::Mta && recipients > self.settings.max_recipients {
-            warn!(recipients, "a client's message has too many recipients");
-            self.refuse_client(connection);
-            return;
-        }
         self.traffic(request.source).received(recipients, request.size);
         let asker = ReplyTo::Client(connection);
         let job = self.admit(request, body, asker, Stage::AwaitingGo, now);
@@ -88,7 +81,7 @@ impl Broker {
         let jobs: Vec<JobId> = self.jobs.iter().filter(|(_, job)| its(job)).map(|(id, _)| *id).collect();
         for id in jobs {
             match self.jobs.get_mut(&id) {
-                Some(job) if matches!(job.stage, Stage::At(..)) => job.asker = ReplyTo::Nobody,
+                Some(job) if matches!(job.stage, Stage::At { .. }) => job.asker = ReplyTo::Nobody,
                 _ => {
                     self.counters.dropped += 1;
                     self.take(id);

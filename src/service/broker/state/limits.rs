@@ -11,23 +11,33 @@
 //! ready for it, and none of them lasts longer than the first. A message that waits for anything except a worker does not block
 //! the messages behind it.
 
-use super::super::job::{Job, JobId};
+use super::super::job::{Job, JobId, Stage};
 use super::Broker;
 use crate::delivery::Verdict;
 use crate::protocol::zmtp::INTERVAL;
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How many deliveries of one message run at the same time: one holds the message's lock, while the next one prepares.
 const OF_A_MESSAGE: usize = 2;
+/// How long a recipient counts as slow, unless a delivery to them succeeds earlier.
+const SLOW_FOR: Duration = Duration::from_mins(30);
 
 impl Broker {
+    /// The jobs at workers, and when each began. There are no more of them than workers.
+    fn running_jobs(&self) -> impl Iterator<Item = (&Job, Instant)> {
+        self.workers.jobs().filter_map(|id| match self.jobs.get(&id) {
+            Some(job @ Job { stage: Stage::At { since, .. }, .. }) => Some((job, *since)),
+            _ => None,
+        })
+    }
+
     /// Whether the deliveries of the same message are at their limit. One more would occupy a worker, which would only wait for
     /// the message's lock. If the delivery with the lock waits for a mailbox that hangs, no second one prepares.
     pub(super) fn waits_for_its_message(&self, id: JobId, now: Instant) -> bool {
         let Some(message) = self.jobs.get(&id).and_then(Job::message) else { return false };
         let (mut at_work, mut takes_long) = (0, false);
-        for since in self.at_work.of_message(message) {
+        for (_, since) in self.running_jobs().filter(|(job, _)| job.message() == Some(message)) {
             at_work += 1;
             takes_long |= now >= since + self.settings.patience;
         }
@@ -71,22 +81,26 @@ impl Broker {
             1 => usize::MAX,
             several => several / 2,
         };
-        let slow_ones = || self.at_work.slow_ones(&self.slow, self.settings.patience, self.now);
-        self.at_work.of_user(user) >= self.settings.max_per_recipient
-            || (self.slow.holds(user, self.now) && slow_ones() >= at_most)
+        let is_slow = |(job, since): &(&Job, Instant)| {
+            self.now >= *since + self.settings.patience
+                || job.delivered_users().any(|user| self.slow.contains_key(user))
+        };
+        let is_for = |(job, _): &(&Job, Instant)| job.delivered_users().any(|other| other == user);
+        self.running_jobs().filter(is_for).count() >= self.settings.max_per_recipient
+            || (self.slow.contains_key(user) && self.running_jobs().filter(is_slow).count() >= at_most)
     }
 
     /// Notes which recipients kept a worker waiting. A failure while the database is unavailable says nothing about the
     /// recipients.
     pub(super) fn note_slow_recipients(&mut self, id: JobId, verdicts: &[Verdict]) {
-        let (Some(job), Some(since)) = (self.jobs.get(&id), self.at_work.since(id)) else { return };
-        let took_long = self.now >= since + self.settings.patience && self.database_away.is_none();
+        let Some(job @ Job { stage: Stage::At { since, .. }, .. }) = self.jobs.get(&id) else { return };
+        let took_long = self.now >= *since + self.settings.patience && self.database_away.is_none();
         for ((place, user), verdict) in job.users().iter().enumerate().zip(verdicts) {
             match verdict.class() {
                 _ if job.excluded_recipients.contains(&place) => {}
-                4 if took_long => self.slow.note(user, self.now),
+                4 if took_long => drop(self.slow.insert(user.clone(), self.now + SLOW_FOR)),
                 4 => {}
-                _ => self.slow.forget(user),
+                _ => drop(self.slow.remove(user)),
             }
         }
     }

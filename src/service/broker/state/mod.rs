@@ -17,11 +17,10 @@ mod worker_replies;
 
 use super::counters::{Counters, Gauges};
 use super::job::{Job, JobId, Payload, ReplyTo, Stage, users};
-use super::running_jobs::{RunningJobs, SlowRecipients};
 use super::workers::Workers;
 use crate::delivery::{StatusDetail, Verdict};
 use crate::protocol::zmtp::INTERVAL;
-use crate::protocol::{DatabaseState, Header, Logins, Reply, Request, Source, WireVerdict};
+use crate::protocol::{Header, Reply, Request, Source};
 use crate::service::inflight_message::Body;
 use crate::service::shunt::{Admission, CrashRecords, Order, WorkerEnd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -54,8 +53,6 @@ pub struct Settings {
     pub recipient_delimiter: String,
     /// With how many mailboxes a worker keeps an open session.
     pub mailbox_sessions: usize,
-    /// How many recipients a message from a mail system may have.
-    pub max_recipients: usize,
     /// The longest time of a delivery; a request cannot ask for more.
     pub longest_delivery: Duration,
     /// Distinguishes this broker's messages from those of the previous broker, to which replies may still arrive.
@@ -112,8 +109,8 @@ pub struct Broker {
     jobs: BTreeMap<JobId, Job>,
     /// The jobs that wait for a worker, in the order of their arrival.
     queue: VecDeque<JobId>,
-    at_work: RunningJobs,
-    slow: SlowRecipients,
+    /// Recipients that kept a worker waiting for long without a delivery, and until when they count as slow.
+    slow: BTreeMap<String, Instant>,
     crashes: CrashRecords,
     /// Why the last delivery that used the database could not use it; `None` if it could.
     database_away: Option<String>,
@@ -128,15 +125,13 @@ pub struct Broker {
 }
 
 impl Broker {
-    #[must_use]
     pub fn new(settings: Settings, crashes: CrashRecords, now: Instant) -> Self {
         Self {
             settings,
             workers: Workers::default(),
             jobs: BTreeMap::new(),
             queue: VecDeque::new(),
-            at_work: RunningJobs::default(),
-            slow: SlowRecipients::default(),
+            slow: BTreeMap::new(),
             crashes,
             database_away: None,
             stopping: false,
@@ -190,13 +185,11 @@ impl Broker {
     }
 
     /// Whether the broker has no jobs.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty()
     }
 
     /// When the caller must call [`tick`](Self::tick), if no event comes before.
-    #[must_use]
     pub fn next_tick(&self) -> Instant {
         let queued = self.queue.iter().filter_map(|id| self.jobs.get(id));
         // A job whose patience has ended waits only for a worker.
@@ -227,25 +220,22 @@ impl Broker {
             self.end_what_takes_too_long(now);
         }
         self.end_what_waits_too_long(now);
-        self.slow.drop_old(now);
+        self.slow.retain(|_, until| now < *until);
         self.crashes.drop_old(now);
         self.dispatch(now);
         std::mem::take(&mut self.actions)
     }
 
-    #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
     /// Why the last delivery that used the database could not use it; `None` if it could.
-    #[must_use]
     pub fn database_away(&self) -> Option<&str> {
         self.database_away.as_deref()
     }
 
     /// The records of messages that have crashed workers.
-    #[must_use]
     pub fn crashes(&self) -> &CrashRecords {
         &self.crashes
     }
@@ -257,7 +247,6 @@ impl Broker {
     }
 
     /// How many messages and workers there are now.
-    #[must_use]
     pub fn gauges(&self, now: Instant) -> Gauges {
         let (ready, busy, silent) = self.workers.count(now);
         let held = self.jobs.values().filter(|job| job.stage == Stage::AwaitingGo).count();
@@ -298,10 +287,8 @@ impl Broker {
     /// Removes a job from the broker, in any stage.
     fn take(&mut self, id: JobId) -> Option<Job> {
         let job = self.jobs.remove(&id)?;
-        match job.stage {
-            Stage::AwaitingGo => {}
-            Stage::Queued => self.queue.retain(|queued| *queued != id),
-            Stage::At(..) => self.at_work.ends(id),
+        if job.stage == Stage::Queued {
+            self.queue.retain(|queued| *queued != id);
         }
         Some(job)
     }
@@ -310,11 +297,10 @@ impl Broker {
     fn dispatch(&mut self, now: Instant) {
         let mut at = 0;
         while let Some(&id) = self.queue.get(at) {
-            if !self.workers.any_for(false, now) {
+            if !self.workers.any_free(now) {
                 return;
             }
             let Some(job) = self.jobs.get(&id) else { return };
-            let ours = matches!(job.what, Payload::Delivery { .. });
             let alone = match self.admission(job, now) {
                 Admission::Ordinary => false,
                 Admission::OneAtATime => true,
@@ -325,8 +311,7 @@ impl Broker {
             };
             // A message may wait for its recipients, for its own lock, or for another message that crashes workers. Such a
             // message does not block those behind it.
-            if !self.workers.any_for(ours, now)
-                || (alone && (self.one_is_alone() || self.others_go_first(id)))
+            if (alone && (self.one_is_alone() || self.others_go_first(id)))
                 || self.waits_for_its_message(id, now)
                 || self.is_held_back(id, now)
             {
@@ -334,20 +319,21 @@ impl Broker {
                 continue;
             }
             self.queue.remove(at);
-            self.dispatch_job(id, ours, alone, now);
+            self.dispatch_job(id, alone, now);
         }
     }
 
     /// Passes a message to a worker. This happens at most once for each job.
-    fn dispatch_job(&mut self, id: JobId, ours: bool, alone: bool, now: Instant) {
+    fn dispatch_job(&mut self, id: JobId, alone: bool, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.alone = alone;
-        let slow = job.users_at_work().into_iter().all(|user| self.slow.holds(user, now));
+        let slow = job.delivered_users().all(|user| self.slow.contains_key(user));
         let Some(body) = job.body_for_a_worker(slow, now) else {
             self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
             return;
         };
-        let taken = self.workers.take(id, &job.users_at_work(), self.settings.mailbox_sessions, ours, now);
+        let users = job.delivered_users().collect();
+        let taken = self.workers.take(id, &users, self.settings.mailbox_sessions, now);
         let Some(connection) = taken else { return };
         if let (true, Some(key)) = (job.alone, job.known_crash) {
             self.crashes.begins_alone(key, now);
@@ -359,10 +345,9 @@ impl Broker {
                 "a message goes to the others of its recipients: these have too many at work"
             );
         }
-        self.at_work.begins(id, job, now);
         self.counters.waits.add(now.saturating_duration_since(job.queued));
         self.counters.dispatched += 1;
-        job.stage = Stage::At(connection, now + job.time_left(now) + GRACE);
+        job.stage = Stage::At { worker: connection, since: now, until: now + job.time_left(now) + GRACE };
         self.actions.push(Action::Work { connection, address: self.address(id), body });
     }
 
@@ -376,7 +361,7 @@ impl Broker {
         let late = self.jobs.iter().filter(|(_, job)| match job.stage {
             Stage::Queued => now >= self.deferred_at(job),
             Stage::AwaitingGo => job.time_left(now).is_zero(),
-            Stage::At(..) => false,
+            Stage::At { .. } => false,
         });
         for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.counters.waited_too_long += 1;
@@ -392,7 +377,7 @@ impl Broker {
             Stage::AwaitingGo => true,
             // While the service ends, no process is replaced, so no new worker will come.
             Stage::Queued => !stay,
-            Stage::At(..) => false,
+            Stage::At { .. } => false,
         });
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.answer_all(id, StatusDetail::NOT_ACCEPTING, "the service is being stopped");
@@ -447,13 +432,7 @@ impl Broker {
 }
 
 fn reply(id: Uuid, verdicts: &[Verdict]) -> Header {
-    Header::Reply(Reply {
-        id,
-        results: verdicts.iter().map(WireVerdict::from).collect(),
-        leaving: false,
-        logins: Logins::default(),
-        database: DatabaseState::NotAsked,
-    })
+    Header::Reply(Reply { id, results: verdicts.to_vec(), ..Reply::default() })
 }
 
 fn all(request: &Request, detail: StatusDetail, text: &str) -> Vec<Verdict> {

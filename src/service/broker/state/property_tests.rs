@@ -159,10 +159,8 @@ impl BrokerWorld {
                 Action::SendToClient { connection, body, .. } => {
                     assert!(self.clients.contains(&connection), "a client that is there");
                     if let Ok((Header::Reply(reply), _)) = Header::read(&body) {
-                        let verdicts: Vec<_> =
-                            reply.results.into_iter().map(|shown| Verdict::try_from(shown).unwrap()).collect();
-                        self.is_shunted_with_reason(&verdicts[0]);
-                        self.only_those_are_delivered_whom_a_worker_had(reply.id, &verdicts);
+                        self.is_shunted_with_reason(&reply.results[0]);
+                        self.only_those_are_delivered_whom_a_worker_had(reply.id, &reply.results);
                         assert!(self.named.remove(&(reply.id, connection)), "answered once, where it was sent");
                     }
                 }
@@ -335,17 +333,9 @@ impl BrokerWorld {
         let Some((address, body)) = worker.current.take() else { return };
         let answer = match Header::read(&body) {
             Ok((Header::Deliver(request), _)) if !matches!(how, Answered::Wrongly) => {
-                let results = vec![WireVerdict::from(&Verdict::delivered("INBOX appended")); request.recipients.len()];
+                let results = vec![Verdict::delivered("INBOX appended"); request.recipients.len()];
                 let leaving = matches!(how, Answered::Leaving);
-                Header::Reply(Reply {
-                    id: request.id,
-                    results,
-                    leaving,
-                    logins: Logins::default(),
-                    database: DatabaseState::NotAsked,
-                })
-                .frame(b"")
-                .unwrap()
+                Header::Reply(Reply { id: request.id, results, leaving, ..Reply::default() }).frame(b"").unwrap()
             }
             _ => body.clone(),
         };
@@ -404,6 +394,6 @@ proptest! {
         prop_assert!(world.named.is_empty(), "{:?}", world.named);
         let gauges = world.broker.gauges(world.now);
         prop_assert_eq!(gauges, Gauges { suspects: gauges.suspects, ..Gauges::default() });
-        prop_assert!(world.broker.jobs.is_empty() && world.broker.at_work.is_empty());
+        prop_assert!(world.broker.jobs.is_empty());
     }
 }

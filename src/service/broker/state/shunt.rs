@@ -18,7 +18,7 @@ impl Broker {
     /// Whether a suspect message is at a worker. Only one at a time is, so that such messages cost one worker at a time, whatever
     /// they do.
     pub(super) fn one_is_alone(&self) -> bool {
-        !self.crashes.is_empty() && self.jobs.values().any(|job| job.alone && matches!(job.stage, Stage::At(..)))
+        !self.crashes.is_empty() && self.jobs.values().any(|job| job.alone && matches!(job.stage, Stage::At { .. }))
     }
 
     /// Whether a new build retries the message while other mail waits: that mail goes first.

@@ -150,10 +150,7 @@ fn after_two_crashes_it_is_shunted_answered_at_once_and_tried_once_an_hour_until
 fn a_copy_goes_once_its_holder_delivers_to_one_recipient_and_stays_where_its_own_try_does_not_deliver_to_all() {
     let partly = |id: u64| {
         let Header::Reply(reply) = leaving(id.into(), 2) else { unreachable!() };
-        let results = vec![
-            WireVerdict::from(&Verdict::delivered("x")),
-            WireVerdict::from(&Verdict::deferred(StatusDetail::SYSTEM, "x")),
-        ];
+        let results = vec![Verdict::delivered("x"), Verdict::deferred(StatusDetail::SYSTEM, "x")];
         frame(&Header::Reply(Reply { results, ..reply }))
     };
     for (source, goes) in [(Source::Mta, true), (Source::Queue, true), (Source::Shunt, false), (Source::Upgrade, false)]
@@ -275,7 +272,7 @@ fn what_a_person_has_tried_has_a_worker_at_once_and_what_a_new_build_tries_comes
 #[test]
 fn a_refusal_ends_a_message_for_its_holder_and_not_where_somebody_else_has_it_tried() {
     let refused = |id: u64| {
-        let refused = WireVerdict::from(&Verdict::by_code("5.1.1", "unknown").unwrap());
+        let refused = Verdict::by_code("5.1.1", "unknown").unwrap();
         let Header::Reply(reply) = leaving(id.into(), 1) else { unreachable!() };
         frame(&Header::Reply(Reply { results: vec![refused], ..reply }))
     };
@@ -298,7 +295,6 @@ fn a_new_front_knows_what_the_one_before_it_has_written_down() {
             queued_at: 0,
             injected_by: "the service".into(),
             may_owe_sent: true,
-            vouches: false,
             reason: None,
             size: BYTES.len() as u64,
             origin: None,

@@ -1,6 +1,7 @@
 //! The broker's actions, event by event.
 
 use super::*;
+use crate::protocol::{DatabaseState, Logins};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
@@ -11,7 +12,6 @@ pub(super) const SETTINGS: Settings = Settings {
     patience: Duration::from_secs(5),
     recipient_delimiter: String::new(),
     mailbox_sessions: 3,
-    max_recipients: 5,
     longest_delivery: Duration::from_mins(4),
     run: 7,
 };
@@ -98,7 +98,7 @@ pub(super) fn go(id: u128) -> Header {
 }
 
 pub(super) fn delivered(id: u128, recipients: usize) -> Header {
-    let shown = WireVerdict::from(&Verdict::delivered("INBOX appended"));
+    let shown = Verdict::delivered("INBOX appended");
     Header::Reply(Reply {
         id: Uuid::from_u128(id),
         results: vec![shown; recipients],
@@ -150,7 +150,7 @@ pub(super) fn shown(actions: &[Action]) -> Vec<(u64, Header)> {
 
 pub(super) fn codes(header: &Header) -> Vec<String> {
     let Header::Reply(reply) = header else { panic!("{header:?}") };
-    reply.results.iter().map(|shown| Verdict::try_from(shown.clone()).unwrap().code()).collect()
+    reply.results.iter().map(Verdict::code).collect()
 }
 
 #[test]
@@ -413,8 +413,9 @@ fn a_message_to_several_goes_to_the_others_where_one_of_them_has_too_many_at_wor
     assert_eq!(scene.submit(13, &["a@x", "d@x"]), []);
     let (worker, address, _) = one_work(scene.pass(5, &[1, 2, 3]));
     // A reply with results for recipients that were left out is invalid.
-    let answer = one_answer(scene.reply(worker, &address, frame(&delivered(13, 2))));
-    assert_eq!(answer, (13, vec!["4.3.0".into(); 2]));
+    let mut actions = scene.reply(worker, &address, frame(&delivered(13, 2)));
+    assert_eq!(actions.pop(), Some(Action::CloseWorker { connection: ConnectionId(worker) }));
+    assert_eq!(one_answer(actions), (13, vec!["4.3.0".into(); 2]));
     assert_eq!(scene.broker.counters().wrong_answers, 1);
 }
 
@@ -514,7 +515,7 @@ fn one_delivery_tells_of_the_database_for_all() {
 }
 
 #[test]
-fn an_answer_that_is_none_puts_the_message_off_and_its_worker_gets_no_more_of_ours() {
+fn an_answer_that_is_none_puts_the_message_off_and_its_worker_is_disconnected() {
     let request = deliver(10, &["a@x", "b@x"]).frame(BYTES).unwrap();
     let untellable = br#"{"kind":"reply","id":"00000000-0000-0000-0000-00000000000a","results":[{"code":"2.0.0","text":""},{"code":"5.0.0","text":""}]}"#;
     let length = u32::try_from(untellable.len()).unwrap().to_be_bytes();
@@ -530,11 +531,11 @@ fn an_answer_that_is_none_puts_the_message_off_and_its_worker_gets_no_more_of_ou
     ] {
         let mut scene = Scene::with_workers(&[1]);
         let (_, address, _) = one_work(scene.submit(10, &["a@x", "b@x"]));
-        assert_eq!(one_answer(scene.reply(1, &address, wrong)), (10, vec!["4.3.0".into(); 2]));
+        let mut actions = scene.reply(1, &address, wrong);
+        assert_eq!(actions.pop(), Some(Action::CloseWorker { connection: ConnectionId(1) }));
+        assert_eq!(one_answer(actions), (10, vec!["4.3.0".into(); 2]));
         assert_eq!(scene.broker.counters().wrong_answers, 1);
         assert_eq!(scene.submit(11, &["c@x"]), []);
-        // READY on the same connection changes nothing. On a new connection it announces a new worker.
-        assert_eq!(scene.ready(1), []);
         assert_eq!(one_work(scene.ready(2)).0, 2);
     }
 }

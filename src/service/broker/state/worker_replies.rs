@@ -29,7 +29,7 @@ impl Broker {
         }
     }
 
-    /// Passes a worker's reply on. Returns whether the worker reports that it ends.
+    /// Passes a worker's reply on. Returns whether the worker ends, or does not understand our requests.
     fn pass_on(&mut self, id: JobId, from: ConnectionId, body: Vec<u8>) -> bool {
         let Some(job) = self.jobs.get(&id) else { return false };
         if let Payload::Opaque(_) = job.what {
@@ -47,15 +47,10 @@ impl Broker {
             }
             None => {
                 self.counters.wrong_answers += 1;
-                if let Some(worker) = self.workers.get_mut(from) {
-                    worker.misunderstands = true;
-                    warn!(
-                        worker = worker.name,
-                        "this worker does not understand our requests, and gets no more of them"
-                    );
-                }
+                let worker = self.workers.get(from).map(|worker| &worker.name);
+                warn!(worker, "this worker does not understand our requests, and is disconnected");
                 self.answer_all(id, StatusDetail::SYSTEM, "the process that delivered it gave no answer");
-                false
+                true
             }
         }
     }
@@ -109,7 +104,7 @@ impl Broker {
             self.kill_worker(connection, "the process that delivered it hung");
         }
         let overdue = self.jobs.values().filter_map(|job| match job.stage {
-            Stage::At(connection, until) if now >= until => Some(connection),
+            Stage::At { worker, until, .. } if now >= until => Some(worker),
             _ => None,
         });
         for connection in overdue.collect::<Vec<_>>() {
