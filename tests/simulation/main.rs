@@ -282,7 +282,7 @@ fn random_schedules_where_the_clock_is_set_back() {
 }
 
 #[test]
-fn random_schedules_where_a_mailbox_is_deleted_and_made_anew() {
+fn random_schedules_where_a_mailbox_is_deleted_and_recreated() {
     random(&two_recipients(Engine::Postgresql).with("made anew", |left| left.mailboxes_deleted = 1));
 }
 

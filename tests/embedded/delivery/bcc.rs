@@ -107,7 +107,7 @@ fn path_of(message: &str) -> String {
 }
 
 #[test]
-fn the_web_ui_and_the_ledger_show_nobody_else_s_blind_copy_whoever_came_first() {
+fn the_web_ui_and_the_ledger_show_nobody_else_s_blind_copy_in_any_order() {
     // Where the identity covers Received, no filtered form of that identity could be without; what is shown is, all the same.
     for letter in [letter(&format!("{ID}{DATE}")), letter(ID)] {
         for order in [[BLIND, OPEN], [OPEN, BLIND]] {

@@ -209,7 +209,7 @@ fn a_mailbox_that_is_not_open_is_left_out_before_the_journal() {
 }
 
 #[test]
-fn whoever_bears_the_authors_copy_comes_back_while_that_failed_or_is_unknown() {
+fn the_bearer_of_the_authors_copy_comes_back_while_that_failed_or_is_unknown() {
     for (appended, summary) in [
         (refused(MailboxFailure::Refused), "deferred: Refused"),
         (Appended::Unknown(trouble(MailboxFailure::ConnectionLost)), "deferred: unknown"),

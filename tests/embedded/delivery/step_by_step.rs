@@ -610,7 +610,7 @@ fn a_copy_that_is_owed_stays_owed_for_as_long_as_anybodys_attempt_at_it_may_stil
 
 /// Of a copy that is owed, all attempts are looked for before it is finished, and end with it: nobody else would end them.
 #[test]
-fn whoever_finishes_a_copy_that_is_owed_looks_for_everybodys_attempts_at_it_and_ends_them() {
+fn finishing_an_owed_copy_looks_for_all_attempts_at_it_and_ends_them() {
     for left in [false, true] {
         let others = [attempt(Uuid::from_u128(1), "scuba@mail.axial.net", SETTLE), died(2)];
         let mut case = case().sent(|sent| sent.found.extend(left.then(|| found(&[(100, false)]))));

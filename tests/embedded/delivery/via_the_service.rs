@@ -137,7 +137,7 @@ fn a_service_that_never_answers_is_asked_three_times_and_then_the_message_is_del
 }
 
 #[test]
-fn a_connection_that_is_lost_or_makes_no_sense_before_the_message_has_arrived_is_tried_anew() {
+fn a_connection_that_is_lost_or_makes_no_sense_before_the_message_has_arrived_is_retried() {
     // The third try is a good one.
     let (directory, outcome) = with(
         |broker| {

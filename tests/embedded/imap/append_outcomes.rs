@@ -471,7 +471,7 @@ fn chat(peer: &mut Peer, is_enough: &Receiver<()>, mut more: impl FnMut(&mut Pee
 }
 
 /// What comes instead of an answer gives it no more time, and is not lost: the answer behind it is heard.
-fn waits_no_longer_for_whoever_chats((settings, thread): (Settings, JoinHandle<()>), enough: &Sender<()>) {
+fn waits_no_longer_for_a_server_that_chats((settings, thread): (Settings, JoinHandle<()>), enough: &Sender<()>) {
     let mut mailbox = mailbox(&settings);
     // Far more than it takes. Who waits until then has waited for too long.
     mailbox.set_deadline(Deadline::after(Duration::from_secs(30)));
@@ -491,7 +491,7 @@ fn waits_no_longer_for_whoever_chats((settings, thread): (Settings, JoinHandle<(
 fn an_answer_is_waited_for_no_longer_where_other_lines_come() {
     let (enough, is_enough) = channel();
     let peer = peer(move |peer| chat(peer, &is_enough, |peer| peer.say("* 1 EXISTS\n"), ""));
-    waits_no_longer_for_whoever_chats(peer, &enough);
+    waits_no_longer_for_a_server_that_chats(peer, &enough);
 }
 
 #[test]
@@ -501,7 +501,7 @@ fn an_answer_is_waited_for_no_longer_where_a_line_comes_byte_by_byte() {
         let mut line = "* OK still at i".chars().chain(std::iter::repeat('t'));
         chat(peer, &is_enough, |peer| peer.say(&line.next().unwrap().to_string()), "t\n");
     });
-    waits_no_longer_for_whoever_chats(peer, &enough);
+    waits_no_longer_for_a_server_that_chats(peer, &enough);
 }
 
 /// What is TLS's own is nothing that a reader gets to see.
@@ -517,7 +517,7 @@ fn an_answer_is_waited_for_no_longer_where_new_keys_come() {
         };
         chat(peer, &is_enough, more, "");
     });
-    waits_no_longer_for_whoever_chats(peer, &enough);
+    waits_no_longer_for_a_server_that_chats(peer, &enough);
 }
 
 /// What comes first ends no wait: the answer comes a moment later, and is heard by who still has patience.

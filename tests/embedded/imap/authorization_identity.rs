@@ -190,7 +190,7 @@ fn two_users_with_one_inbox_are_seen() {
 /// What was found out holds for a way in; another server, another machine's own server, another account or another name in the
 /// login is another way in, and has to be found out anew.
 #[test]
-fn whoever_comes_another_way_is_tried_anew() {
+fn each_other_login_is_checked_for_itself() {
     let settings = crate::imap_peer::settings(143);
     let at = |address: Endpoint| Settings { address, ..settings.clone() };
     let tcp = |host: &str| at(Endpoint::Tcp { host: host.into(), port: 143 });

@@ -161,7 +161,7 @@ fn a_server_is_described_by_its_greeting_and_what_a_delivery_makes_use_of() {
 }
 
 #[test]
-fn whoever_only_asks_for_a_mailbox_makes_none() {
+fn asking_for_a_mailbox_makes_none() {
     let missing = |script| asked(BARE, script, |mailbox| mailbox.is_missing()).map_err(|error| error.failure);
     assert_eq!(missing(&[(STATUS, THERE, "OK")]), Ok(false));
     assert_eq!(missing(&[(STATUS, "", "NO [NONEXISTENT] no such mailbox")]), Ok(true));

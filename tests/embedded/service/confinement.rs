@@ -30,7 +30,7 @@ fn holds_back_signals() -> bool {
 
 /// The stage's processes are asked to look around: see `stage.rs`.
 #[test]
-fn whoever_talks_with_strangers_reaches_no_other_files_passwords_servers_or_processes_than_it_works_with() {
+fn a_process_that_talks_with_strangers_reaches_no_other_files_passwords_servers_or_processes_than_it_works_with() {
     let mut stage = Stage::new("");
     let [server, database] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let secret = stage.folder.path().join("secret");

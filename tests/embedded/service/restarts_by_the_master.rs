@@ -120,7 +120,7 @@ fn where_new_workers_do_not_come_up_a_restart_costs_one_and_not_all() {
 }
 
 #[test]
-fn a_configuration_with_a_mistake_in_it_changes_nothing_whoever_is_started_meanwhile() {
+fn a_configuration_with_a_mistake_in_it_changes_nothing_whichever_process_starts_meanwhile() {
     let stage = Stage::started("");
     let before = pids(&stage.status());
     stage.configure("workers = 0");

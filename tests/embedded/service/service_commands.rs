@@ -135,7 +135,7 @@ fn who_talks_nonsense_is_refused_and_disturbs_nothing() {
 }
 
 #[test]
-fn the_log_is_opened_anew_by_all_processes() {
+fn all_processes_reopen_the_log() {
     let stage = Stage::started("");
     for how in ["command", "signal"] {
         std::fs::rename(stage.path("log"), stage.path("old")).unwrap();

@@ -24,7 +24,7 @@ const PG: Engine = Engine::Postgres17;
 on_each_engine!(
     nothing_is_found_where_all_is_well,
     a_copy_that_its_owner_deleted_needs_nobody,
-    a_mailbox_made_anew_has_lost_what_is_not_in_it,
+    a_recreated_mailbox_has_lost_what_is_not_in_it,
     a_mailbox_that_was_only_renumbered_has_lost_nothing_older_than_what_it_has,
     a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte,
     an_attempt_whose_process_was_killed_is_reported,
@@ -113,7 +113,7 @@ fn a_copy_that_its_owner_deleted_needs_nobody(engine: Engine) {
     assert!(moved.contains(" 1 moved, 1 gone, ") && moved.contains("it was uid 2; it is uid 3 now"), "{moved}");
 }
 
-fn a_mailbox_made_anew_has_lost_what_is_not_in_it(engine: Engine) {
+fn a_recreated_mailbox_has_lost_what_is_not_in_it(engine: Engine) {
     let scene = Scene::with(engine, &["lisa", "doug"]);
     for id in ["a", "b", "c"] {
         scene.deliver("doug", scene.message(id)).delivered();

@@ -19,7 +19,7 @@ on_each_engine!(
     a_session_that_the_server_ends_ends_the_command,
     a_command_that_ignores_sigterm_is_killed_with_all_that_it_started,
     a_server_that_falls_silent_ends_the_command_before_another_begins,
-    the_command_dies_with_whoever_holds_its_lock,
+    the_command_dies_with_the_holder_of_its_lock,
     a_lock_is_held_for_longer_than_any_delivery_lasts,
 );
 
@@ -247,7 +247,7 @@ fn a_server_that_falls_silent_ends_the_command_before_another_begins(engine: Eng
     assert!(complaint.contains("has not answered"), "{complaint}");
 }
 
-fn the_command_dies_with_whoever_holds_its_lock(engine: Engine) {
+fn the_command_dies_with_the_holder_of_its_lock(engine: Engine) {
     let scene = site(engine);
     let begun = Begun::start(&scene, &[], "x", "trap '' TERM; echo $$; while :; do sleep 600; done");
     let (mut child, pid) = (begun.child, begun.printed);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 on_each_engine!(
     what_is_old_is_forgotten_and_nothing_else,
     an_age_that_is_too_short_is_refused,
-    whoever_may_not_prune_hears_of_it_where_there_is_nothing_to_prune,
+    a_missing_right_to_prune_is_reported_with_nothing_to_prune,
     sources_go_first_unless_a_copy_is_owed,
     many_attempts_go_in_batches_and_none_that_is_open,
     a_message_whose_lock_is_held_is_left,
@@ -48,7 +48,7 @@ fn known(scene: &mut Scene, table: &str) -> Vec<String> {
     ids.iter().map(|id| id.trim_start_matches('<').split('.').next().unwrap().to_owned()).collect()
 }
 
-fn whoever_may_not_prune_hears_of_it_where_there_is_nothing_to_prune(engine: Engine) {
+fn a_missing_right_to_prune_is_reported_with_nothing_to_prune(engine: Engine) {
     let mut scene = Scene::empty(engine);
     operator(&mut scene);
     for ages in [["--messages-older-than", "400d"], ["--attempts-older-than", "30d"], ["--sources-older-than", "7d"]] {

@@ -12,7 +12,7 @@ use maildrop_command::operations::redelivery;
 use std::time::Duration;
 
 on_each_engine!(
-    a_mailbox_made_anew_gets_back_what_it_lost,
+    a_recreated_mailbox_gets_back_what_it_lost,
     a_recipients_copy_is_restored_from_anothers_without_a_trace_of_the_other,
     what_is_back_by_the_time_of_the_lock_is_not_doubled,
     a_restore_that_was_cut_short_is_looked_for,
@@ -32,7 +32,7 @@ fn lost(scene: &Scene) -> Vec<RecordedCopy> {
     losses(scene, None).gone.into_iter().map(|(copy, _)| copy).collect()
 }
 
-fn a_mailbox_made_anew_gets_back_what_it_lost(engine: Engine) {
+fn a_recreated_mailbox_gets_back_what_it_lost(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     for id in ["a", "b", "c"] {
         scene.deliver("doug", scene.message(id)).delivered();

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 on_each_engine!(
     a_delivered_message_has_its_history,
-    whoever_is_deferred_learns_why,
+    a_deferral_comes_with_its_reason,
     the_one_that_delivers_now_is_named_and_so_is_the_one_that_died,
     messages_that_share_a_message_id_are_distinguished,
     what_never_got_here_is_reported_to_be_so,
@@ -124,7 +124,7 @@ fn a_delivered_message_has_its_history(engine: Engine) {
     assert!(report.contains("There are more: these are the newest 1."), "{report}");
 }
 
-fn whoever_is_deferred_learns_why(engine: Engine) {
+fn a_deferral_comes_with_its_reason(engine: Engine) {
     let scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
     let (message, id) = (scene.message("held"), scene.message_id("held"));
     let holder = scene.hold(&id);

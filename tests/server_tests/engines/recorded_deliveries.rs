@@ -10,7 +10,7 @@ on_each_engine!(
     the_source_is_kept_where_the_operator_wants_it,
     hostile_texts_are_recorded_as_they_are,
     of_one_message_that_comes_twice_the_first_is_recorded_and_the_second_says_so,
-    the_earlier_copy_is_reported_with_its_own_envelope_sender_whoever_was_recorded_first,
+    the_earlier_copy_is_reported_with_its_own_envelope_sender_in_either_order,
 );
 
 fn row(scene: &mut Scene, expression: &str) -> String {
@@ -179,7 +179,7 @@ fn of_one_message_that_comes_twice_the_first_is_recorded_and_the_second_says_so(
 }
 
 /// The message is recorded for another recipient first, as its author sent it; doug's copy is a stranger's.
-fn the_earlier_copy_is_reported_with_its_own_envelope_sender_whoever_was_recorded_first(engine: Engine) {
+fn the_earlier_copy_is_reported_with_its_own_envelope_sender_in_either_order(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
     let genuine = scene.message("ahead");
     let ahead = format!("X-Spam-Flag: YES\n{genuine}");

@@ -18,7 +18,7 @@ on_each_engine![
     what_is_asked_for_while_it_is_under_way_is_notified_again,
     an_answer_to_what_was_notified_before_it_was_asked_for_changes_nothing,
     an_event_that_commits_late_is_published_then_and_in_the_order_of_its_copy,
-    who_was_changed_and_ought_to_be_served_is_found_soon_and_whoever_else_when_all_are_looked_at,
+    a_changed_subscription_is_found_soon_and_any_other_by_the_full_sweep,
     a_notifier_looks_at_all_subscriptions_when_it_begins,
 ];
 
@@ -131,7 +131,7 @@ fn an_event_that_commits_late_is_published_then_and_in_the_order_of_its_copy(eng
 }
 
 /// Some notification waits for each of them, and nobody is to serve any.
-fn who_was_changed_and_ought_to_be_served_is_found_soon_and_whoever_else_when_all_are_looked_at(engine: Engine) {
+fn a_changed_subscription_is_found_soon_and_any_other_by_the_full_sweep(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let (url, ago) = ("https://receiver.example/", |minutes| ago(engine, minutes));
     let (changed, not_changed, unverified, over) = (ago(0), ago(60), "'unverified'", ago(1));

@@ -69,7 +69,7 @@ fn timestamp(request: &Request) -> u64 {
 
 /// A try that comes later has a timestamp, and signatures, of its own.
 #[test]
-fn each_try_has_the_same_bytes_and_is_signed_anew() {
+fn each_try_has_the_same_bytes_and_a_new_signature() {
     let (mut scene, receiver) = (Scene::with(Engine::Postgres17, &[]), Receiver::start());
     let id = subscribe(&mut scene, ("all", ""), &receiver.url("/broken"), &[]);
     let notifier = Notifier::start(&mut scene);

@@ -17,7 +17,7 @@ on_two_engines!(
     a_refusal_is_one_row_of_its_host_updated_in_place,
     by_default_nobody_is_refused,
     a_commit_that_is_not_answered_refuses_nobody,
-    whoever_is_added_meanwhile_is_not_refused,
+    an_address_added_meanwhile_is_not_refused,
     a_table_that_is_emptied_meanwhile_refuses_nobody,
     who_may_not_write_it_down_refuses_nobody,
     a_dry_run_refuses_nobody,
@@ -139,7 +139,7 @@ fn changed_meanwhile(scene: &mut Scene, change: &'static str) -> Outcome {
     to_a_stranger(scene)
 }
 
-fn whoever_is_added_meanwhile_is_not_refused(engine: Engine) {
+fn an_address_added_meanwhile_is_not_refused(engine: Engine) {
     let mut scene = strict(Scene::with(engine, &["doug"]));
     let added = "INSERT INTO addresses (address, imap_user) VALUES ('stranger@mail.axial.net', 'x')";
     changed_meanwhile(&mut scene, added).deferred("4.3.0 the table of addresses has just been changed");

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 on_two_engines!(
     what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that_is_reported,
     an_unknown_recipient_is_turned_away_and_nothing_is_accepted,
-    where_unknown_recipients_are_deferred_whoever_brings_mail_should_try_later,
+    where_unknown_recipients_are_deferred_inject_asks_to_try_later,
 );
 
 /// The service's master. Dropped, it is killed, and all that it has started ends.
@@ -103,7 +103,7 @@ fn an_unknown_recipient_is_turned_away_and_nothing_is_accepted(engine: Engine) {
     assert_eq!(scene.database.count("SELECT count(*) FROM unknown_recipients"), 1);
 }
 
-fn where_unknown_recipients_are_deferred_whoever_brings_mail_should_try_later(engine: Engine) {
+fn where_unknown_recipients_are_deferred_inject_asks_to_try_later(engine: Engine) {
     let mut scene = scene(engine, &["doug"], "defer");
     let output = inject(&scene, &["--recipient", "stranger@mail.axial.net"], "to a stranger");
     let errors = String::from_utf8(output.stderr).unwrap();

@@ -29,7 +29,7 @@ on_two_engines!(
     who_pages_through_what_a_busy_sender_has_sent_sees_each_attempt_once,
     what_is_new_in_a_list_is_read_without_what_is_old,
     who_is_logged_in_is_kept_in_the_database_as_digests_only,
-    a_session_that_the_server_has_ended_is_opened_anew
+    a_session_that_the_server_has_ended_is_reopened
 );
 
 /// The site as the page's own role sees it, and a link that logs somebody in.
@@ -487,7 +487,7 @@ fn who_is_logged_in_is_kept_in_the_database_as_digests_only(engine: Engine) {
     assert!(session.texts(&format!("SELECT {hex} FROM web_sessions")).is_empty());
 }
 
-fn a_session_that_the_server_has_ended_is_opened_anew(engine: Engine) {
+fn a_session_that_the_server_has_ended_is_reopened(engine: Engine) {
     let mut scene = Scene::empty(engine);
     let (site, link) = page_of(&mut scene);
     let page = Page::of(&site);

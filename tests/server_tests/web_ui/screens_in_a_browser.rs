@@ -310,7 +310,7 @@ fn who_has_lost_the_server_reads_that_and_learns_all_once_it_is_back() {
 
 /// They are read anew each minute: here as often as the test asks, so that it does not wait for that.
 #[test]
-fn statistics_are_read_anew_and_rest_when_asked_to() {
+fn statistics_are_reloaded_and_pause_when_asked_to() {
     let served = Served::start();
     served.deliver(&message("one@x"), "scuba@x").delivered();
     let browser = Browser::start();
