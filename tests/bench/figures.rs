@@ -144,7 +144,7 @@ impl Report {
         self.line(format!("\n## {part}\n"));
     }
 
-    /// What is being done, for whoever waits: on standard error, and in no file.
+    /// What is being done, for a user who waits: on standard error, and in no file.
     pub fn progress(&self, what: impl fmt::Display) {
         eprintln!("{:4} s  {what}", self.began.elapsed().as_secs());
     }

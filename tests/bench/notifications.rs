@@ -1,5 +1,6 @@
-//! Notifications: what they cost a delivery, how soon they are told, how many, and what slow and dead receivers do to the others. The
-//! notifier is the release program, a process of its own; the receivers are in this one (support/receivers.rs), and answer at once.
+//! Notifications: what they cost a delivery, how soon they are sent, how many, and what slow and dead receivers do to
+//! the others. The notifier is the release program, a process of its own; the receivers are in this one
+//! (support/receivers.rs), and answer at once.
 
 mod burden;
 mod daemon;
@@ -126,14 +127,14 @@ fn many(report: &mut Report, runs: usize) {
             ours_on_postgresql = rate;
         }
     }
-    report.table(["8 receivers that answer at once", "told", "a second", "its processor time each, ms", ""], &rows);
+    report.table(["8 receivers that answer at once", "sent", "a second", "its processor time each, ms", ""], &rows);
     report
-        .line("From the first request to the last. The Python daemon is given a quarter as many. Each was told once.");
+        .line("From the first request to the last. The Python daemon is given a quarter as many. Each was sent once.");
 }
 
 /// How many came in a second, from the first to the last of so many.
-fn rate_of(receivers: &Receivers, told: usize) -> f64 {
-    until("all have come", || receivers.look(|came| came.len()) >= told);
+fn rate_of(receivers: &Receivers, sent: usize) -> f64 {
+    until("all have come", || receivers.look(|came| came.len()) >= sent);
     receivers.look(|came| {
         let (first, last) = (came.first().expect("one").arrived, came.last().expect("one").arrived);
         came.len() as f64 / (last - first).as_secs_f64()
@@ -141,10 +142,10 @@ fn rate_of(receivers: &Receivers, told: usize) -> f64 {
 }
 
 /// Each receiver has each event once.
-fn once(receivers: &Receivers, told: usize) {
+fn once(receivers: &Receivers, sent: usize) {
     let different: std::collections::BTreeSet<(u32, u128)> =
         receivers.look(|came| came.iter().map(|one| (one.receiver, one.event)).collect());
-    assert_eq!((different.len(), receivers.look(|came| came.len())), (told, told), "each was told once");
+    assert_eq!((different.len(), receivers.look(|came| came.len())), (sent, sent), "each was sent once");
 }
 
 fn engines() -> impl Iterator<Item = (Engine, &'static str)> {

@@ -76,7 +76,7 @@ impl Peer {
         }
     }
 
-    /// Who pipe(8) would be told to run it as.
+    /// The user of pipe(8)'s `user=`.
     pub fn user(self) -> &'static str {
         if matches!(self, Self::DovecotLda | Self::Courier) { "vmail" } else { "maildrop" }
     }

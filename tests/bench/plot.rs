@@ -15,7 +15,7 @@ pub struct Row {
 const WIDTH: f64 = 920.0;
 const INK: &str = "#333";
 const FAINT: &str = "#ddd";
-/// Told apart by people who see no red or no green as well (Okabe and Ito 2008).
+/// Distinguishable for people who see no red or no green as well (Okabe and Ito 2008).
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000"];
 const MET: &str = COLOURS[0];
 const MISSED: &str = COLOURS[1];

@@ -89,7 +89,7 @@ fn round_trips(site: &Site) -> ([usize; 2], [usize; 2]) {
     let proxies = [CountingProxy::before(&postgres.0, postgres.1), CountingProxy::before(&imap.0, imap.1)];
     let ports = [proxies[0].port, proxies[1].port];
     let by_proxies = site.configuration(Way::Ports(ports[0], ports[1]));
-    // The way in to a server is proven once, and nobody has been to this one yet.
+    // The login to a server is checked once, and nobody has been to this one yet.
     site.deliver(&by_proxies, &site.user, &message(STRANGER, SIZE));
     for proxy in &proxies {
         proxy.round_trips_in_all();

@@ -105,7 +105,7 @@ fn kills(report: &mut Report, ground: &Ground<'_>, runs: usize) {
         let service = ground.start("workers = 1\n");
         let worker = service.processes("worker").remove(0);
         let mut session = Session::connect(&service.socket);
-        // It stops before it is given the message, so that it has it in hand whatever the machine does.
+        // It stops before it is given the message, so that it has the message however slow the machine is.
         kill_process(worker, Signal::STOP).expect("it is ours");
         let text = crate::site::with_crlf(&crate::site::message(crate::site::STRANGER, SIZE));
         session.give(&[&format!("{user}@mail.example")], &text);

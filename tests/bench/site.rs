@@ -218,7 +218,7 @@ impl Drop for Site {
     }
 }
 
-/// Waits until those that were told of do what they will be asked first: they may have been started just now.
+/// Waits until the servers named here answer their first question: they may have been started just now.
 pub fn wait_for_servers() {
     let patience = Instant::now() + Duration::from_secs(60);
     let engines = [Engine::Postgres17, Engine::Mariadb118, Engine::Mysql9];

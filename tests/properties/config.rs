@@ -18,7 +18,7 @@ pub fn holds(text: &str) {
     for line in ["password = \"PASSWORD\"", "[imap]\npassword = \"PASSWORD\"", "password = PASSWORD"] {
         let line = line.replace("PASSWORD", PASSWORD);
         for with_password in [format!("{text}\n{line}\n"), format!("{line}\n{text}")] {
-            // A password that is the value of another key is that key's value, and may be told.
+            // A password that is the value of another key is that key's value, and may be printed.
             if let Ok(table) = with_password.parse::<toml::Table>()
                 && is_reported_elsewhere(&toml::Value::Table(table))
             {

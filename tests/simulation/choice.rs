@@ -51,7 +51,7 @@ pub struct Random {
     state: u64,
     /// How likely a mishap is, in percent: few in most schedules, many in some.
     mishaps: u64,
-    /// How likely it is that somebody else goes on: whoever is interrupted may have to stay so for a whole delivery of
+    /// How likely it is that somebody else goes on: an interrupted process may have to stay so for a whole delivery of
     /// another's, or for one step.
     changes: u64,
 }

@@ -22,12 +22,17 @@ pub enum Statement {
     Release([u8; 32]),
     Journal(Vec<Attempt>),
     BeginEpoch,
-    Record { lock: Option<[u8; 32]>, copies: Vec<(CopyKey, Role, Row)>, ended: Vec<(Uuid, CopyKey)>, events: Vec<Told> },
+    Record {
+        lock: Option<[u8; 32]>,
+        copies: Vec<(CopyKey, Role, Row)>,
+        ended: Vec<(Uuid, CopyKey)>,
+        events: Vec<ReportedEvent>,
+    },
 }
 
 /// What a record tells of a copy.
 #[derive(Clone, Debug, Hash)]
-pub struct Told {
+pub struct ReportedEvent {
     key: CopyKey,
     kind: &'static str,
     diff: String,
@@ -35,7 +40,7 @@ pub struct Told {
 
 /// Whether there is one event for each copy that is about to change, and none else; and whether the row that was there, with what the
 /// event says has changed, is the one that will be there.
-fn tells_what_changes(copies: &[(CopyKey, Role, Row)], events: &[Told], world: &World) -> bool {
+fn tells_what_changes(copies: &[(CopyKey, Role, Row)], events: &[ReportedEvent], world: &World) -> bool {
     // A copy that is refused for good has no row.
     let about =
         |key: &CopyKey| events.iter().filter(|event| event.key == *key && event.kind != "message.refused").count();
@@ -226,7 +231,7 @@ impl Connection<'_> {
 }
 
 impl NamedLock for Connection<'_> {
-    /// Waiting for the lock is left out: whoever waits, and gets it or does not, has asked for it later.
+    /// Waiting for the lock is left out: a process that waits, and gets it or does not, has asked for it later.
     fn acquire(&mut self, name: &LockName, _wait: Duration) -> Result<Acquired, DatabaseError> {
         if self.carry_out("acquire", Statement::Acquire(*name.digest()))? {
             self.world.borrow_mut().saw_held.insert(self.number);
@@ -336,7 +341,7 @@ impl Ledger for Connection<'_> {
             };
             (copy.key, copy.role, row)
         });
-        let reported = record.events.iter().map(|event| Told {
+        let reported = record.events.iter().map(|event| ReportedEvent {
             key: event.key,
             kind: event.kind.as_str(),
             diff: event.diff.as_json(),

@@ -35,7 +35,7 @@ enum Event {
     Renumbered(Name),
     /// A server that crashes takes back UIDs that it had given to APPENDs in flight.
     Lowered(Name),
-    /// Whoever handed a process its message dies, with all of it written.
+    /// The client of a process dies, with its whole message written.
     CallerDies(usize),
 }
 
@@ -165,7 +165,7 @@ fn happen(event: &Event, alive: &[usize], world: &mut World, left: &mut Left, tr
         }
         Event::Deleted(name) => {
             left.mailboxes_deleted -= 1;
-            trace.say(|| format!("{name:?} is deleted, and made anew"));
+            trace.say(|| format!("{name:?} is deleted, and recreated"));
             let mailbox = world.mailbox(name);
             let owner_acted = mailbox.owner_acted + 1;
             *mailbox = SimulatedBox { owner_acted, ..SimulatedBox::new(mailbox.uid_validity + 1) };

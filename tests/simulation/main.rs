@@ -57,7 +57,7 @@ fn random_of(scenario: &Scenario, regular: u64) {
     let mut twice = 0;
     for seed in 0..schedules {
         match run(scenario, &mut Choice::Random(Random::new(seed)), &mut Trace::default()) {
-            Ok(Ended::AllDone { was_there_twice }) => twice += u64::from(was_there_twice),
+            Ok(Ended::AllDone { was_duplicated }) => twice += u64::from(was_duplicated),
             Ok(Ended::SeenBefore) => unreachable!("chance remembers nothing"),
             Err(broken) => {
                 let shown = tell(scenario, &mut Choice::Random(Random::new(seed)));
@@ -283,7 +283,7 @@ fn random_schedules_where_the_clock_is_set_back() {
 
 #[test]
 fn random_schedules_where_a_mailbox_is_deleted_and_recreated() {
-    random(&two_recipients(Engine::Postgresql).with("made anew", |left| left.mailboxes_deleted = 1));
+    random(&two_recipients(Engine::Postgresql).with("recreated", |left| left.mailboxes_deleted = 1));
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn after_a_crash(before: Before, engine: Engine) -> Scenario {
         Before::InFlight => "APPENDs of others in flight",
         Before::Lowered => "copies below the UIDNEXT that was noted",
         Before::AboveOwners => "copies above what owners put there",
-        Before::DaysAgo => "a copy that is days old, in a mailbox made anew",
+        Before::DaysAgo => "a copy that is days old, in a recreated mailbox",
         Before::Owed => "a Sent copy that is owed",
     };
     Scenario { name, before, ..two_recipients(engine) }
@@ -390,7 +390,7 @@ fn random_schedules_after_a_crash_days_ago() {
 fn restored(before: Before, others: &'static str, engine: Engine) -> Scenario {
     let name = match before {
         Before::WentBack => "restored, into mailboxes that went back",
-        Before::Recreated => "restored, into mailboxes made anew",
+        Before::Recreated => "restored, into recreated mailboxes",
         _ => "restored, although nothing is lost",
     };
     let restore = |recipient| Job { restore: true, ..to(recipient) };

@@ -6,7 +6,7 @@
 //! Two of them leave the mailboxes right in the end, because a retry tidies up: reading the journal once, and not
 //! asking for the lock before the last CRLF. They only let two copies stand there for a while, and more often than need
 //! be. So these are held to promises about the moment: the holder of the lock never appends beside another copy, and
-//! whoever lost the lock while his message was on its way does not finish it.
+//! a process that lost the lock during its APPEND does not finish it.
 
 use crate::database::Connection;
 use crate::mailbox::SimulatedMailbox;
@@ -34,7 +34,7 @@ use uuid::Uuid;
 pub enum Mistake {
     /// Everybody believes to have the lock.
     NoLock,
-    /// Whoever finds the lock held says that the message is delivered.
+    /// A process that finds the lock held says that the message is delivered.
     BusyIsDone,
     /// The ledger is read before the lock is taken, and not again.
     LookBeforeLock,
@@ -78,7 +78,7 @@ pub enum Mistake {
     NoFloor,
     /// A search of the whole mailbox passes over what arrived before this run began.
     SearchFromToday,
-    /// Whoever delivers ends the attempts of everybody else at that copy.
+    /// A delivery ends the attempts of all others at that copy.
     EndsEverybodys,
     /// Of two copies the one to keep is the first that is not marked `\Deleted`, and not the first.
     KeepsTheUnmarked,
@@ -90,9 +90,9 @@ pub enum Mistake {
     OnlyTheBearersCount,
     /// Of a copy that is owed, what an attempt for somebody else's recipient has sent is taken for settled: as if that one came back.
     OnlyOursCountWhereOwed,
-    /// Nobody knows of epochs: what the database has forgotten is appended anew.
+    /// Nobody knows of epochs: what the database has forgotten is appended again.
     NoEpoch,
-    /// When an epoch began is told by a host's clock, which is fast.
+    /// The beginning of an epoch is read from a host's clock, which is fast.
     EpochByAHostsClock,
     /// A commit that comes with a warning, since its wait for a standby was ended, is taken for one that is on the standby.
     CommitsWarningUnheard,
@@ -114,7 +114,7 @@ pub enum Mistake {
 /// What came of one recipient's delivery.
 pub struct End {
     pub result: Result<(), String>,
-    /// What the way in is told.
+    /// What the client of the service is answered.
     pub verdict: Verdict,
 }
 
@@ -264,7 +264,7 @@ impl Ledger for Database<'_> {
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
         if self.mistake == Some(Mistake::ReplyBeforeRecord) {
-            // It is told nothing of what comes of it.
+            // It learns nothing of the outcome.
             let _ = self.process.record(record);
             return Ok(());
         }
@@ -414,7 +414,7 @@ impl Mailbox for MistakenMailbox<'_> {
             }
             Some(Mistake::NoKeeper) => self.mailbox.expunge(extra, by_uid(&self.mailbox).1),
             Some(Mistake::ExpungeUnseen) => {
-                // Whoever looks at nothing still takes the time to select the mailbox.
+                // A process that looks at nothing still takes the time to select the mailbox.
                 let (extra, owner_acted) = by_uid(&self.mailbox);
                 if go_ahead() { self.mailbox.expunge(extra, owner_acted) } else { Ok(Removal::Withheld) }
             }

@@ -83,7 +83,7 @@ impl Running {
     }
 }
 
-/// Whoever handed a process its message.
+/// The client that handed a process its message.
 #[derive(Debug)]
 struct SimulatedCaller {
     number: usize,
@@ -103,7 +103,7 @@ impl Caller for SimulatedCaller {
 fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Routine {
     let (number, job, message) = (given.number, &scenario.jobs[given.job], Rc::clone(&given.message));
     let recipients: Vec<&'static str> = given.recipients.iter().map(|&place| job.recipients[place]).collect();
-    // Whoever finishes what is owed is told what fails: it is owed already.
+    // A redelivery of owed copies reports what fails: it is owed already.
     let sent_retry_for = if job.finishes { A_LONG_TIME } else { scenario.sent_retry_for };
     let (job, mistake) = (job.clone(), scenario.mistake);
     // A worker knows of no caller: its broker does.

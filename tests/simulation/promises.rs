@@ -53,7 +53,7 @@ fn may_stay_owed(scenario: &Scenario, name: Name) -> bool {
     name.1 == "Sent" && scenario.may_be_owed()
 }
 
-/// A recipient is answered 250, or a process exits 0: it was not told that another one holds the lock, nothing that an
+/// A recipient is answered 250, or a process exits 0: no answer said that another one holds the lock, nothing that an
 /// earlier run for the same recipient sent can still come of it, the copy is there, and it is recorded. So is the
 /// author's, unless somebody of the job is to come back.
 pub fn delivered(
@@ -65,7 +65,7 @@ pub fn delivered(
     world: &World,
 ) -> Result<(), String> {
     if world.saw_busy.contains(&process) {
-        return Err("exit 0 of a process that was told that another one holds the lock".into());
+        return Err("exit 0 of a process that found the lock held elsewhere".into());
     }
     let earlier = |number| number < process && scenario.job_of(number) == Some(job);
     let number = job;
@@ -77,7 +77,7 @@ pub fn delivered(
         let row = |it: &&Attempt| it.attempt == attempt && author.is_some_and(|(_, key)| it.key == key);
         world.attempts.iter().find(row).is_none_or(|row| row.recipient == recipient)
     };
-    // While the author's copy is owed, whoever finishes it waits for all that was sent.
+    // While the author's copy is owed, its redelivery waits for all that was sent.
     let is_owed = author.is_some_and(|(_, key)| world.copies.get(&key) == Some(&Row::Owed));
     let concerns = |sent: &UnderWay| {
         own.is_some_and(|(name, _)| sent.mailbox == name)
@@ -112,11 +112,11 @@ pub fn answered(
     Ok(())
 }
 
-/// A process is deferred. Where nothing has gone wrong, whoever gets the lock delivers; or two could defer to each
+/// A process is deferred. If nothing has gone wrong, the holder of the lock delivers; or two could defer to each
 /// other for ever. Only a second alias of one recipient may defer to the first, and a host to one with another
 /// namespace.
 pub fn deferred(scenario: &Scenario, process: usize, left: Left, world: &World) -> Result<(), String> {
-    // Whoever finishes what is owed gives way to all others.
+    // A redelivery of owed copies gives way to all others.
     let finishes = scenario.job_of(process).is_some_and(|job| scenario.jobs[job].finishes);
     if finishes || scenario.jobs.iter().any(|job| job.full.is_some()) {
         return Ok(());

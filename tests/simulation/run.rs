@@ -34,13 +34,13 @@ pub enum Ended {
     /// Everybody is done.
     AllDone {
         /// Whether two copies ever stood in one mailbox.
-        was_there_twice: bool,
+        was_duplicated: bool,
     },
     /// It came to a state from which all that follows has been seen.
     SeenBefore,
 }
 
-/// Two messages that bear one Message-ID, for whoever needs the second; and the beginning of the first.
+/// Two messages that bear one Message-ID, for the scenarios that need the second; and the beginning of the first.
 pub type Messages = [Rc<Message>; 3];
 
 /// Which of them is the beginning of one.
@@ -70,7 +70,7 @@ struct Schedule<'s> {
     world: Rc<RefCell<World>>,
     messages: Rc<Messages>,
     running: Vec<Running>,
-    /// Fronts, brokers, workers and whoever talks with them; `None` where each job is a process of its own.
+    /// Fronts, brokers, workers and their clients; `None` where each job is a process of its own.
     service: Option<Service<'s>>,
     /// Jobs that were deferred, or whose process died.
     waiting: Vec<usize>,
@@ -142,7 +142,7 @@ pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Resul
             promises::ended(scenario, &schedule.done, &schedule.messages, &world)?;
             promises::nothing_cut(schedule.messages[CUT].identity(), &world)?;
             schedule.service.as_ref().map_or(Ok(()), Service::ended)?;
-            return Ok(Ended::AllDone { was_there_twice: world.was_there_twice });
+            return Ok(Ended::AllDone { was_duplicated: world.was_duplicated });
         }
         if schedule.service.is_some() {
             schedule.serve(choice, trace, Service::settled)?;
@@ -235,7 +235,7 @@ impl<'s> Schedule<'s> {
         trace: &mut Trace,
         ask: impl FnOnce(&mut Service<'s>, &mut Around<'_>) -> Result<T, String>,
     ) -> Result<T, String> {
-        let Some(service) = &mut self.service else { unreachable!("whoever asks it has looked for it") };
+        let Some(service) = &mut self.service else { unreachable!("its caller has looked for it") };
         let answer = ask(service, &mut Around { choice, left: &mut self.left, trace })?;
         while let Some(effect) = self.service.as_mut().and_then(Service::next_effect) {
             match effect {
@@ -285,8 +285,8 @@ impl<'s> Schedule<'s> {
 
     /// Who can go on.
     fn able(&self) -> Vec<Who> {
-        let stands_still = |worker: usize| self.service.as_ref().is_some_and(|service| service.is_stopped(worker));
-        let running = self.running.iter().filter(|process| !process.worker.is_some_and(stands_still));
+        let hangs = |worker: usize| self.service.as_ref().is_some_and(|service| service.is_stopped(worker));
+        let running = self.running.iter().filter(|process| !process.worker.is_some_and(hangs));
         let clients = self.service.iter().flat_map(Service::able_clients);
         running.map(|process| Who::Process(process.number)).chain(clients.map(Who::Client)).collect()
     }

@@ -54,9 +54,9 @@ pub enum Before {
     /// Scuba's copies were delivered, and both mailboxes came back from a backup that is older: under the same UIDVALIDITY,
     /// so that UIDs are given out for a second time.
     WentBack,
-    /// They were made anew, and the copies are not in them.
+    /// They were recreated, and the copies are not in them.
     Recreated,
-    /// They were made anew, and the copies are in them.
+    /// They were recreated, and the copies are in them.
     Renumbered,
     /// Each mailbox has given a UID to an APPEND of somebody else's that is in flight.
     InFlight,
@@ -65,7 +65,7 @@ pub enum Before {
     /// What deliveries that died have left lies above what the owners had put there before: in scuba's INBOX beside the
     /// recorded copy, in Sent twice and unrecorded. In doug's they left nothing, and he had done away with what was his.
     AboveOwners,
-    /// A delivery to scuba died days ago, and the mailboxes were made anew, its copies in them.
+    /// A delivery to scuba died days ago, and the mailboxes were recreated, its copies in them.
     DaysAgo,
     /// Doug has the message, and his delivery has left the author's copy owed.
     Owed,
@@ -201,13 +201,13 @@ pub struct Left {
     pub splits: usize,
     /// The database's clock is set back.
     pub clocks_set_back: usize,
-    /// Somebody deletes a whole mailbox; it is made anew when it is next asked for.
+    /// Somebody deletes a whole mailbox; it is recreated when it is next asked for.
     pub mailboxes_deleted: usize,
     /// A mailbox takes back a UID that it had given to an APPEND in flight.
     pub lowerings: usize,
-    /// Whoever handed a message over dies when all of it is written, and does not hear what becomes of it.
+    /// The client dies when its message is written, and does not learn the outcome.
     pub callers_die: usize,
-    /// A front dies with all that it has in hand, and the master starts another.
+    /// A front dies with all its messages in progress, and the master starts another.
     pub fronts_die: usize,
     /// A worker hangs, and is silent.
     pub stops: usize,
@@ -241,7 +241,7 @@ pub struct Job {
     pub namespace: &'static str,
     /// The recipient whose INBOX never takes the message. After some tries Postfix gives up, and bounces it for that recipient.
     pub full: Option<&'static str>,
-    /// Whether its first process gets the beginning of the message only: whoever wrote it has died half-way.
+    /// Whether its first process gets the beginning of the message only: its writer has died half-way.
     pub cut: bool,
     pub by: By,
 }

@@ -33,9 +33,9 @@ fn two_fronts(engine: Engine) -> Scenario {
 }
 
 /// It comes by LMTP, by a program that asks the service, and by a process of its own.
-fn all_ways_in(engine: Engine) -> Scenario {
+fn all_transports(engine: Engine) -> Scenario {
     let jobs = vec![lmtp(0, &["scuba", "doug"]), client(1, "kim"), to("lisa")];
-    Scenario { jobs, ..two_recipients(engine) }.with("all ways in", of_the_service)
+    Scenario { jobs, ..two_recipients(engine) }.with("all transports", of_the_service)
 }
 
 /// More comes to a host than it has workers.
@@ -66,7 +66,7 @@ fn a_crash(before: Before, engine: Engine) -> Scenario {
 fn of_each_kind(mistake: Option<Mistake>) -> Vec<Scenario> {
     let mut scenarios = Vec::new();
     for engine in ENGINES {
-        scenarios.extend([two_fronts(engine), all_ways_in(engine), a_queue(engine), cut_short(engine)]);
+        scenarios.extend([two_fronts(engine), all_transports(engine), a_queue(engine), cut_short(engine)]);
         scenarios.push(Scenario { name: "two fronts, refusals", refusals: true, ..two_fronts(engine) });
         scenarios.push(Scenario { name: "two workers on each host", workers: 2, ..a_queue(engine) });
         scenarios.push(too_many_for_one(engine));
@@ -85,10 +85,10 @@ fn random_schedules_of_two_fronts() {
 }
 
 #[test]
-fn random_schedules_of_all_ways_in() {
+fn random_schedules_of_all_transports() {
     for engine in ENGINES {
-        random(&all_ways_in(engine));
-        random(&all_ways_in(engine).with("all ways in, and much of it", |left| {
+        random(&all_transports(engine));
+        random(&all_transports(engine).with("all transports, and much of it", |left| {
             (left.faults, left.fronts_die, left.stops, left.callers_die, left.late_words) = (4, 3, 3, 3, 4);
         }));
     }
@@ -142,7 +142,7 @@ fn all_schedules_of_two_fronts_one_of_which_dies() {
 
 #[test]
 fn all_schedules_of_two_fronts_with_a_worker_that_hangs() {
-    every_schedule_with("two fronts, a worker stands still", |left| left.stops = 1);
+    every_schedule_with("two fronts, a worker hangs", |left| left.stops = 1);
 }
 
 #[test]

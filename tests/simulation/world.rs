@@ -1,6 +1,6 @@
 //! A world for deliveries to run in: one database, one mailbox store, a clock, and processes that take turns.
 //!
-//! Every call of a delivery stops before its effect and after it; whoever steers the world decides who goes on, and what
+//! Every call of a delivery stops before its effect and after it; the driver of the world decides who goes on, and what
 //! goes wrong. The behaviour of the servers that is assumed here is pinned on the real ones in `tests/server_tests/`.
 //!
 //! A server that loses a client need not notice at once. What was sent to it may be carried out later, when the process has
@@ -22,7 +22,7 @@ pub const SETTLE: i64 = 300_000;
 /// A mailbox's user and name.
 pub type Name = (&'static str, &'static str);
 
-/// What a process is told when it goes on.
+/// The answer with which a process goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// All is well.
@@ -236,15 +236,15 @@ pub struct World {
     pub severed: BTreeSet<usize>,
     /// The running processes that had the lock and have lost it.
     pub lost_lock: BTreeSet<usize>,
-    /// The running processes that were told that the lock is held elsewhere.
+    /// The running processes that were answered that the lock is held elsewhere.
     pub saw_busy: BTreeSet<usize>,
-    /// The running processes that were told that it is theirs.
+    /// The running processes that were answered that it is theirs.
     pub saw_held: BTreeSet<usize>,
     /// The running processes whose caller has died.
     pub orphans: BTreeSet<usize>,
-    /// What each process has been told so far, as a hash: that and its start make it what it is.
+    /// The answers to each process so far, as a hash: that and its start make it what it is.
     pub answers: BTreeMap<usize, u64>,
-    /// Whether anybody will ask for [`Self::told`].
+    /// Whether anybody will ask for [`Self::answers`].
     pub keeps_answers: bool,
     /// The rows of the epochs, and the number of the present one.
     pub epochs: Vec<(u64, Option<i64>)>,
@@ -257,7 +257,7 @@ pub struct World {
     pub applied_late: bool,
     /// What the database held before each of its commits: what a server that fails over may go back to.
     pub before: Vec<Memory>,
-    /// Whether it may fail over. Only then is anybody told of epochs.
+    /// Whether it may fail over. Only then are epochs reported.
     pub keeps_before: bool,
     /// Whether commits were ever forgotten.
     pub forgot: bool,
@@ -267,7 +267,7 @@ pub struct World {
     /// The first promise that was broken.
     pub broken: Option<&'static str>,
     /// Whether a mailbox ever held two copies.
-    pub was_there_twice: bool,
+    pub was_duplicated: bool,
     pub uid_plus: bool,
 }
 
@@ -302,7 +302,7 @@ impl World {
             forgot: false,
             unchecked: false,
             broken: None,
-            was_there_twice: false,
+            was_duplicated: false,
             uid_plus,
         }
     }
@@ -369,7 +369,7 @@ impl World {
         self.broken.get_or_insert(promise);
     }
 
-    /// Notes what a process is told.
+    /// Notes the answer to a process.
     pub fn tell(&mut self, process: usize, what: &impl Hash) {
         if self.keeps_answers {
             let so_far = self.answers.entry(process).or_default();
@@ -380,7 +380,7 @@ impl World {
         }
     }
 
-    /// A copy arrives. Where whoever sent it still holds the lock, it must be the only one: two at once come only of an
+    /// A copy arrives. If its sender still holds the lock, it must be the only one: two at once come only of an
     /// APPEND that lands when its process has lost the lock, or of what owners and fail-overs do.
     pub fn take_in(&mut self, name: Name, identity: Identity, sent_by: Option<usize>) -> Placement {
         let holds = sent_by.is_some_and(|process| self.holds_the_present_one(process));
@@ -392,7 +392,7 @@ impl World {
         mailbox.uid_next += 1;
         mailbox.messages.push(Stored::new(uid, Some(identity)));
         let placement = Placement { uid_validity: mailbox.uid_validity, uid };
-        self.was_there_twice |= there;
+        self.was_duplicated |= there;
         if there && holds && !excused {
             self.breaks("TWICE: the holder of the lock appended a copy beside another one");
         }
@@ -578,7 +578,7 @@ impl World {
         self.under_way.hash(hash);
         self.lingering.hash(hash);
         (&self.severed, &self.lost_lock, &self.saw_busy, &self.saw_held, &self.orphans, &self.answers).hash(hash);
-        (self.forgot, self.unchecked, self.broken, self.was_there_twice).hash(hash);
+        (self.forgot, self.unchecked, self.broken, self.was_duplicated).hash(hash);
     }
 }
 

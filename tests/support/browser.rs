@@ -56,7 +56,7 @@ impl Forwarder {
         Self { port, passing }
     }
 
-    /// From now on it is a proxy whose server begins anew, which cuts off all connections and answers itself; or none any more.
+    /// From now on it is a proxy whose server restarts, which cuts off all connections and answers itself; or none any more.
     pub fn answers_502(&self, does: bool) {
         let mut passing = self.passing.lock().expect("nobody panics");
         passing.answers_502 = does;

@@ -52,10 +52,10 @@ pub fn assert_reported_before(scene: &Scene, what: &str, found: &str, states: [&
         });
         let checked = Checked::by(&config);
         assert_eq!(checked.on(what), [(state, found)], "durability = {durability}: {:#?}", checked.findings);
-        let mend = checked.fix(found);
+        let fix = checked.fix(found);
         let shown =
-            if state == "ok" { mend.is_empty() } else { mend.contains("a fail-over forgets what has not arrived yet") };
-        assert!(shown, "durability = {durability}: {mend}");
+            if state == "ok" { fix.is_empty() } else { fix.contains("a fail-over forgets what has not arrived yet") };
+        assert!(shown, "durability = {durability}: {fix}");
         // Nothing else is wrong with the site.
         assert_eq!(checked.exit, Some(if state == "bad" { 69 } else { 0 }), "{durability}: {:#?}", checked.findings);
         assert!(checked.on("routing.unknown_recipient").is_empty(), "{:#?}", checked.findings);

@@ -164,7 +164,7 @@ impl Database {
         Connection::open_at(self.engine, &self.address, Some(&self.name))
     }
 
-    /// Connects anew: its server was killed, or cut off.
+    /// Reconnects: its server was killed, or cut off.
     pub fn connect_again(&mut self) {
         self.connection = Some(self.session());
     }
@@ -215,7 +215,7 @@ impl Database {
         self.execute(&format!("INSERT INTO addresses (address, imap_user) VALUES ({values})"));
     }
 
-    /// Somebody who is told of everything.
+    /// A subscriber to everything.
     pub fn subscribe(&mut self) {
         self.execute(if self.engine.is_postgres() {
             "INSERT INTO subscriptions (id, owner, callback_url, callback_digest, resource, created_at, updated_at) \

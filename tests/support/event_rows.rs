@@ -1,14 +1,16 @@
-//! What was told of each copy, beside its row in the ledger.
+//! The events of each copy, beside its row in the ledger.
 
 use crate::support::database::Database;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Whoever applies the diffs of a copy one after the other has these of its row. (The reason for which a copy is owed may change untold.)
+/// The diffs of a copy, applied one after the other, give these columns of its row. (The reason for which a copy is
+/// owed may change untold.)
 const FIELDS: [&str; 3] = ["state", "uid_validity", "uid"];
 
-/// Fails where a change of a copy was not told by exactly one event: each diff begins where the one before it has ended, changes something, and
-/// the last one ends with what the copy's row says. Somebody has been subscribed since before the first delivery, and nobody publishes.
+/// Fails if a change of a copy has not exactly one event: each diff begins where the one before it has ended, changes
+/// something, and the last one ends with what the copy's row says. Somebody has been subscribed since before the first
+/// delivery, and nobody publishes.
 #[track_caller]
 pub fn each_change_was_reported_once(database: &mut Database) {
     let (hex, diff) = if database.engine.is_postgres() {

@@ -78,12 +78,13 @@ impl Accounts {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let heard = Arc::new(Mutex::new(Heard::default()));
-        let (welcome, told, connected) = (Arc::new(welcome), Arc::clone(&heard), Arc::<AtomicUsize>::default());
+        let (welcome, commands, connected) = (Arc::new(welcome), Arc::clone(&heard), Arc::<AtomicUsize>::default());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (welcome, told, connected) = (Arc::clone(&welcome), Arc::clone(&told), Arc::clone(&connected));
+                let (welcome, commands, connected) =
+                    (Arc::clone(&welcome), Arc::clone(&commands), Arc::clone(&connected));
                 connected.fetch_add(1, Ordering::SeqCst);
-                std::thread::spawn(move || converse(stream, rights, welcome.as_ref(), &told, &connected));
+                std::thread::spawn(move || converse(stream, rights, welcome.as_ref(), &commands, &connected));
             }
         });
         Self { port, heard }

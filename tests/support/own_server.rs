@@ -60,7 +60,7 @@ impl OwnServer {
             !session.texts(rules).is_empty()
         });
         session.execute("SELECT pg_reload_conf()");
-        // The server has been told, and reads it in its own time.
+        // The server has the signal, and reads its file in its own time.
         let copy = format!(
             "set -e; if [ ! -e /srv/copied ]; then export PGPASSWORD={password}; rm -rf /srv/data; until \
              /usr/lib/postgresql/*/bin/pg_basebackup --write-recovery-conf --wal-method=stream --checkpoint=fast \
@@ -130,7 +130,7 @@ impl OwnServer {
     }
 
     /// A PgBouncer for each of these files, on this machine: whose unix sockets are in this folder, which they know as
-    /// /run/pgbouncer, and to whom whoever runs this test has this name.
+    /// /run/pgbouncer, and to whom the user of this test has this name.
     pub fn poolers_on_this_machine(folder: &Path, name: &str, password: &str, files: &[String]) -> Self {
         fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
         let user = folder.metadata().unwrap().uid();
@@ -159,7 +159,7 @@ impl OwnServer {
         Self::start_with(Kind::Pooler, "PGBOUNCER", &start, &["/srv", "0.0.0.0", "5432"])
     }
 
-    /// A MySQL that can be a member of a group of this name, and is not until it is told to be.
+    /// A MySQL that can be a member of a group of this name, and is not until a command makes it one.
     pub fn member_of_a_group(number: usize, group: &str) -> Self {
         // Its own name for itself is not that of all who were made of the image.
         let start = format!(
@@ -298,7 +298,7 @@ impl OwnServer {
                 Kind::Database(engine) => Connection::try_open_at(engine, &self.address(), None).is_ok(),
                 Kind::Dovecot => greets(self.socket_address()),
                 Kind::Pooler => Connection::try_open_at(Engine::Postgres17, &self.address(), None).is_ok(),
-                // Whoever started them knows where.
+                // The test that started them knows where.
                 Kind::Poolers => true,
             };
             tries += 1;

@@ -40,10 +40,10 @@ pub fn read(page: &Path) -> (String, Vec<Block>) {
     let name = page.strip_prefix(root()).unwrap().display();
     for (number, line) in fs::read_to_string(page).unwrap().lines().enumerate() {
         match (line.trim_start().strip_prefix("```"), within) {
-            (Some(told), None) => {
+            (Some(info), None) => {
                 within = Some(line.len() - line.trim_start().len());
-                let (place, told) = (format!("{name}:{}", number + 2), told.split_once(' ').unwrap_or((told, "")));
-                let (language, run_by) = (told.0.to_owned(), told.1.to_owned());
+                let (place, info) = (format!("{name}:{}", number + 2), info.split_once(' ').unwrap_or((info, "")));
+                let (language, run_by) = (info.0.to_owned(), info.1.to_owned());
                 blocks.push(Block { place, language, run_by, lines: Vec::new() });
             }
             (Some(_), Some(_)) => within = None,
@@ -241,7 +241,7 @@ const BY_AN_APPLICATION: &str =
     "tests/server_tests/notifications/application_receiver.rs does the same, without a proxy";
 const CI: &str = "it builds; .ci/run runs it";
 const HOURS: &str = "it takes longer than a test may";
-const ANEW: &str = "it saves or loads a site's whole database";
+const DUMP_OR_RESTORE: &str = "it saves or loads a site's whole database";
 
 const CONTAINER: &str = "tests/server_tests/service/container.rs does it with docker, by these options";
 
@@ -282,15 +282,15 @@ const NOT_RUN: [(&str, &str); 88] = [
     ("systemctl enable --now dovecot-delivery.service", DOVECOT),
     (
         "pg_dump --data-only --exclude-table=maildrop_migrations --exclude-table=epochs --file=/root/ledger.sql maildrop",
-        ANEW,
+        DUMP_OR_RESTORE,
     ),
     (
         "mysqldump --no-create-info --complete-insert --hex-blob --single-transaction --set-gtid-purged=OFF \
          --ignore-table=maildrop.maildrop_migrations --ignore-table=maildrop.epochs maildrop >/root/ledger.sql",
-        ANEW,
+        DUMP_OR_RESTORE,
     ),
-    ("psql --set=ON_ERROR_STOP=1 --single-transaction --file=/root/ledger.sql maildrop", ANEW),
-    ("mysql maildrop </root/ledger.sql", ANEW),
+    ("psql --set=ON_ERROR_STOP=1 --single-transaction --file=/root/ledger.sql maildrop", DUMP_OR_RESTORE),
+    ("mysql maildrop </root/ledger.sql", DUMP_OR_RESTORE),
     ("maildrop_command web sessions --end ID", "tests/embedded/web_ui/screens_embedded.rs runs it"),
     (
         "cargo run --release --bin maildropd -- --embedded /tmp/maildrop-demo --web 127.0.0.1:8025",

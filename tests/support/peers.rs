@@ -29,14 +29,14 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A Python script with its arguments. It is ended after two minutes, whatever it waits for. What it is told is in
-    /// `told`.
+    /// A Python script with its arguments. It is ended after two minutes, whatever it waits for. The lines of its
+    /// standard input are in `lines`.
     pub fn python(script: &str, arguments: &[&str]) -> Self {
         const LIFE: &str = "
 import os, queue, signal, sys, threading
 signal.alarm(120)
-told = queue.Queue()
-threading.Thread(target=lambda: ([told.put(line.decode()) for line in open(0, 'rb', 0)], os._exit(1)), daemon=True).start()
+lines = queue.Queue()
+threading.Thread(target=lambda: ([lines.put(line.decode()) for line in open(0, 'rb', 0)], os._exit(1)), daemon=True).start()
 ";
         let script = format!("{LIFE}{script}");
         Self::start(&[&["python3", "-u", "-c", &script], arguments].concat())

@@ -164,9 +164,9 @@ impl Postfix {
 
     /// Those of these queue ids whose messages are still in the queue.
     ///
-    /// By the log, which `postfix stop` may cut short: what was said of a message last is lost with postlogd(8). So whoever is not
-    /// told to be removed is looked for in the queue as well; more than once, since a message on its way from one queue to another
-    /// can escape a look.
+    /// By the log, which `postfix stop` may cut short: what was said of a message last is lost with postlogd(8). So a
+    /// message that is not logged as removed is looked for in the queue as well; more than once, since a message on its
+    /// way from one queue to another can escape a look.
     pub fn unfinished(&self, ids: &[String]) -> Vec<String> {
         self.unfinished_after(":", ids)
     }

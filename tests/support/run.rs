@@ -85,12 +85,12 @@ impl Display for Report {
 }
 
 impl Report {
-    /// Tells it, and fails where a copy is missing or there twice. `tests/run` shows these lines at its end.
+    /// Prints it, and fails if a copy is lost or duplicated. `tests/run` shows these lines at its end.
     pub fn tell(&self, engine: Engine, kind: &str) {
         let line = format!("{engine:?}, {kind}: {self}\n");
         note(&line);
         let Self { lost, duplicates, .. } = self;
-        assert!(lost.is_empty() && duplicates.is_empty(), "{line}lost: {lost:?}; there twice: {duplicates:?}");
+        assert!(lost.is_empty() && duplicates.is_empty(), "{line}lost: {lost:?}; duplicated: {duplicates:?}");
     }
 
     /// Notes what is missing from a mailbox, and what is there more than once.
@@ -308,7 +308,7 @@ impl Run {
             assert!(began.elapsed() < PATIENCE, "it never arrives: {on_its_way}");
             std::thread::sleep(Duration::from_millis(50));
         }
-        // What a process had sent before it died may land after that. (In earnest within `imap.append_grace`; the ledger is told
+        // What a process had sent before it died may land after that. (In earnest within `imap.append_grace`; the ledger is set
         // that ten minutes have passed.)
         self.scene.wait_for_dovecot();
         if !self.time_passes_as_it_does {
@@ -316,7 +316,7 @@ impl Run {
         }
     }
 
-    /// Counts everything, tells the report, and fails where a copy is missing or there twice.
+    /// Counts everything, prints the report, and fails if a copy is lost or duplicated.
     pub fn count(mut self, kind: &str) {
         let mut mailboxes: Vec<_> = RECIPIENTS.map(|name| (name, self.scene.inbox(name))).into();
         mailboxes.push(("lisa", self.scene.sent("lisa")));
@@ -333,7 +333,7 @@ impl Run {
         assert_eq!(database.count("SELECT count(*) FROM copies"), copies);
         assert_eq!(database.count("SELECT count(*) FROM copies WHERE state = 'delivered'"), copies);
         assert_eq!(database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
-        // Each delivery was told once, whatever became of the process that recorded it.
+        // Each delivery was reported once, whatever became of the process that recorded it.
         let delivered = "FROM outbox WHERE type IN ('message.delivered', 'sent.delivered')";
         for what in ["*", "DISTINCT copy_key"] {
             assert_eq!(database.count(&format!("SELECT count({what}) {delivered}")), copies, "{what}");

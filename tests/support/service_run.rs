@@ -49,7 +49,7 @@ pub fn on_the_engines(scenario: impl Fn(Engine) + Sync) {
     });
 }
 
-/// A way in.
+/// A transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// All recipients in one transaction.
@@ -173,7 +173,7 @@ impl ServiceRun {
         self.report.faults < by_default || in_time && self.report.faults < long().unwrap_or(by_default)
     }
 
-    /// Starts the service anew in place of one that was killed.
+    /// Starts the service in place of one that was killed.
     pub fn start_again(&mut self) {
         // The old one first: its end is waited for.
         self.service = None;
@@ -194,13 +194,13 @@ impl ServiceRun {
     }
 
     /// Has mail flow while `faults` happen, and then until all of it is delivered; counts it, and fails where a copy is missing or
-    /// there twice.
+    /// duplicated.
     pub fn under_load(mut self, kind: &str, faults: impl FnOnce(&mut Self)) {
         let load = Arc::clone(&self.load);
         let clients = Clients::of(&self.scene);
         std::thread::scope(|scope| {
             let at_the_end = StopAtTheEnd(&load);
-            for way in [Way::Lmtp, Way::Lmtp, Way::Via, Way::Via, Way::Via, Way::Queue] {
+            for transport in [Way::Lmtp, Way::Lmtp, Way::Via, Way::Via, Way::Via, Way::Queue] {
                 let (clients, load) = (&clients, &load);
                 scope.spawn(move || clients.deliver(way, load));
             }
@@ -212,7 +212,7 @@ impl ServiceRun {
         load.stop.store(false, Ordering::SeqCst);
         std::thread::scope(|scope| {
             let at_the_end = StopAtTheEnd(&load);
-            for way in [Way::Lmtp, Way::Via, Way::Via, Way::Queue] {
+            for transport in [Way::Lmtp, Way::Via, Way::Via, Way::Queue] {
                 let (clients, load) = (&clients, &load);
                 scope.spawn(move || clients.deliver(way, load));
             }
@@ -336,7 +336,7 @@ impl Clients {
                 load.refused_connections.fetch_add(1, Ordering::SeqCst);
                 Vec::new()
             }
-            // No reply: whoever is told nothing keeps the message.
+            // No reply: a client without one keeps the message.
             Err(lmtp::Failed::Later) => Vec::new(),
         }
     }

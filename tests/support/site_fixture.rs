@@ -375,7 +375,7 @@ password_file = "{imap_password}"
         Imap::login(&format!("{host}:{port}"), &self.user(name), "secret")
     }
 
-    /// Waits until Dovecot has done what it was told by processes that are no more. It serves each session by a process of
+    /// Waits until Dovecot has executed the commands of processes that are no more. It serves each session by a process of
     /// its own, which first finishes what it has heard. After a crash that may take it two minutes: so long it believes in a
     /// lock of the dead (seen: "APPEND … running for 109.635, 109.557 in locks").
     pub fn wait_for_dovecot(&self) {
@@ -482,7 +482,7 @@ password_file = "{imap_password}"
                 // It may have ended by itself.
                 let _ = try_execute(&mut session, &format!("KILL {id}"));
             }
-            // The server frees the lock when the session has heard of it. (Meanwhile the program may have opened another.)
+            // The server frees the lock when the session has noticed. (Meanwhile the program may have opened another.)
             wait_until("the killed sessions are gone", || !session.texts(&list).iter().any(|id| killed.contains(id)));
         }
     }

@@ -26,23 +26,23 @@ impl Primary {
     }
 
     /// Another administrator's session, which tells the notices that it hears.
-    pub fn session(&self, tell: mpsc::Sender<DbError>) -> postgres::Client {
+    pub fn session(&self, sender: mpsc::Sender<DbError>) -> postgres::Client {
         session(&self.server, |options| {
-            options.notice_callback(move |notice| drop(tell.send(notice)));
+            options.notice_callback(move |notice| drop(sender.send(notice)));
         })
     }
 
     /// Has each COMMIT wait, from now on; returns once they do, which is some time after the setting was made. How the wait
-    /// of the first was ended is told: the notices that came with its success.
+    /// of the first was ended is printed: the notices that came with its success.
     pub fn commits_wait(&mut self) -> Vec<DbError> {
         self.set("'nobody'");
-        let (tell, told) = mpsc::channel();
-        let mut session = self.session(tell);
+        let (sender, received) = mpsc::channel();
+        let mut session = self.session(sender);
         let probe = thread::spawn(move || {
             let mut notices = Vec::new();
             while notices.is_empty() {
                 session.batch_execute("SELECT pg_logical_emit_message(true, 'test', 'a commit')").unwrap();
-                notices = told.try_iter().collect();
+                notices = received.try_iter().collect();
             }
             notices
         });

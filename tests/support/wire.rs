@@ -167,7 +167,7 @@ impl Wire {
         self.first_heard.get().copied()
     }
 
-    /// From now on, whoever connects is hung up on.
+    /// From now on, each client is hung up on.
     pub fn down(&self) {
         self.cut.store(true, Ordering::SeqCst);
     }

@@ -58,7 +58,7 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize, all: &[Full]) {
         "### The ledger\n\nSo many rows in each of the tables messages, copies and attempts, with all their indexes. \
         All of them deliver into one mailbox; what a bare APPEND into it grows by is the machine's mood. The blocks, 8 kB each, \
         are what PostgreSQL looked at for one delivery, in its memory or on disk: those of the ledger's tables and indexes, and \
-        all of them, which are the system tables nearly to the last, since each connection learns anew what tables there are.",
+        all of them, which are the system tables nearly to the last, since each new connection reads them.",
     );
     let mut curves = Vec::new();
     for (engine, name, names) in [

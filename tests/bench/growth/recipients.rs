@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const RECIPIENTS: [usize; 8] = [1, 2, 5, 10, 20, 50, 100, 200];
 
-/// Whoever has not got the lock tries again this much later, in place of Postfix's five minutes and more. It does not
+/// A process that has not got the lock retries this much later, in place of Postfix's five minutes and more. It does not
 /// count as time.
 const PAUSE: Duration = Duration::from_millis(300);
 /// After so many rounds something else is wrong.

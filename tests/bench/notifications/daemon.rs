@@ -54,7 +54,7 @@ pub fn happen(ground: &Ground, seed: &str, events: usize, domain: &str, id: Opti
     });
 }
 
-/// How many are to be published, or told.
+/// How many are to be published, or sent.
 pub fn pending(ground: &Ground) -> usize {
     ground.count("SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM notifications)")
 }
@@ -87,7 +87,7 @@ impl Daemon {
         line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1000.0
     }
 
-    /// Ends as it is told to, once the requests under way are answered.
+    /// Ends on the usual signal, once the requests under way are answered.
     pub fn end(mut self) {
         kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
         assert!(self.0.wait().unwrap().success());

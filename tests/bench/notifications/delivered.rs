@@ -19,7 +19,7 @@ const BLOCKS: &str = "SELECT (SELECT sum(heap_blks_hit + heap_blks_read + coales
 
 pub fn measure(report: &mut Report, runs: usize) {
     report.progress("notifications: what they cost a delivery");
-    let user = somebody("told");
+    let user = somebody("notified");
     let ground = Ground::new(Engine::Postgres17, [&user]);
     let subscribed = |somebody: bool| {
         ground.execute("DELETE FROM subscriptions");
@@ -29,7 +29,7 @@ pub fn measure(report: &mut Report, runs: usize) {
     };
     let mut wall: [Series; 2] = Default::default();
     let mut log: [Series; 2] = Default::default();
-    let [(nobody_wall, nobody_wal), (told_wall, told_wal)] = {
+    let [(nobody_wall, nobody_wal), (notified_wall, notified_wal)] = {
         let mut pairs = wall.iter_mut().zip(log.iter_mut());
         [pairs.next().unwrap(), pairs.next().unwrap()]
     };
@@ -44,10 +44,10 @@ pub fn measure(report: &mut Report, runs: usize) {
     in_turns(
         runs * 2,
         &mut [&mut |counts| once(false, counts, nobody_wall, nobody_wal), &mut |counts| {
-            once(true, counts, told_wall, told_wal);
+            once(true, counts, notified_wall, notified_wal);
         }],
     );
-    let [nobody_blocks, told_blocks] = [false, true].map(|somebody| {
+    let [nobody_blocks, notified_blocks] = [false, true].map(|somebody| {
         subscribed(somebody);
         // What is dead of those before.
         ground.execute("VACUUM subscriptions");
@@ -60,31 +60,32 @@ pub fn measure(report: &mut Report, runs: usize) {
     let indexes = "SELECT count(*) FROM pg_indexes WHERE tablename =";
     let [of_subscriptions, of_outbox] =
         ["subscriptions", "outbox"].map(|table| ground.count(&format!("{indexes} '{table}'")) as f64);
-    let [nobody_blocks, told_blocks] = [nobody_blocks - of_subscriptions, told_blocks - of_subscriptions - of_outbox];
-    let [nobody_trips, told_trips] = [false, true].map(|somebody| {
+    let [nobody_blocks, notified_blocks] =
+        [nobody_blocks - of_subscriptions, notified_blocks - of_subscriptions - of_outbox];
+    let [nobody_trips, notified_trips] = [false, true].map(|somebody| {
         subscribed(somebody);
         round_trips(&ground, &user)
     });
-    let [nobody, told] = &wall;
-    let [nobody_wal, told_wal] = log.each_ref().map(Series::median);
-    let (ratio, bytes) = (Ratio::of(told, nobody), told_wal - nobody_wal);
-    let row = |what: &str, nobody: String, told: String, goal: String| [what.to_owned(), nobody, told, goal];
+    let [nobody, notified] = &wall;
+    let [nobody_wal, notified_wal] = log.each_ref().map(Series::median);
+    let (ratio, bytes) = (Ratio::of(notified, nobody), notified_wal - nobody_wal);
+    let row = |what: &str, nobody: String, notified: String, goal: String| [what.to_owned(), nobody, notified, goal];
     report.table(
         ["a delivery, PostgreSQL", "nobody is subscribed", "somebody is", "goal"],
         &[
-            row("round trips", nobody_trips.to_string(), told_trips.to_string(), {
-                format!("+0: {}", verdict(told_trips == nobody_trips))
+            row("round trips", nobody_trips.to_string(), notified_trips.to_string(), {
+                format!("+0: {}", verdict(notified_trips == nobody_trips))
             }),
-            row("write-ahead log, bytes (median)", format!("{nobody_wal:.0}"), format!("{told_wal:.0}"), {
+            row("write-ahead log, bytes (median)", format!("{nobody_wal:.0}"), format!("{notified_wal:.0}"), {
                 format!("≤ +600: {bytes:+.0}, {}", verdict(bytes <= 600.0))
             }),
             row(
                 "blocks of outbox and subscriptions",
                 format!("{nobody_blocks:.1}"),
-                format!("{told_blocks:.1}"),
-                format!("≤ 1, ≤ 8: {}", verdict(nobody_blocks <= 1.0 && told_blocks <= 8.0)),
+                format!("{notified_blocks:.1}"),
+                format!("≤ 1, ≤ 8: {}", verdict(nobody_blocks <= 1.0 && notified_blocks <= 8.0)),
             ),
-            row("wall, ms", nobody.to_string(), told.to_string(), {
+            row("wall, ms", nobody.to_string(), notified.to_string(), {
                 format!("≤ × 1.03: {ratio}, {}", verdict(ratio.value <= 1.03))
             }),
         ],
@@ -103,7 +104,7 @@ fn position_of_the_log(ground: &Ground) -> usize {
 fn blocks(ground: &Ground) -> usize {
     let sessions = "SELECT numbackends::bigint FROM pg_stat_database WHERE datname = current_database()";
     wait_for("the deliveries' sessions end", Duration::from_secs(60), || ground.count(sessions) <= 1);
-    // So are those of this one, once it is told to say them (src/backend/tcop/postgres.c).
+    // So are those of this one, once a setting asks for them (src/backend/tcop/postgres.c).
     ground.execute("SELECT pg_stat_force_next_flush()");
     ground.count(BLOCKS)
 }

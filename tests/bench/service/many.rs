@@ -415,7 +415,7 @@ impl Receiver {
         }
     }
 
-    /// Whose processor time is told.
+    /// Whose processor time is measured.
     fn programs(&self, store: Store) -> Vec<&'static str> {
         let ours = self.database.map(|database| [database, OURS]);
         let mut all = vec![store.program()];

@@ -1,4 +1,4 @@
-//! A server that accepts a connection and never says a word: whoever stands before the terminal learns who, and the
+//! A server that accepts a connection and never says a word: the user at the terminal learns which one, and the
 //! subcommand ends. (server_tests/faults/stopped_servers.rs has servers that stop later.)
 
 use crate::program::{PATIENCE, Running, program};
@@ -84,7 +84,7 @@ fn every_subcommand_that_asks_a_server_ends_where_it_does_not_answer() {
     for (engine, subcommand, mut running) in running {
         crate::program::wait_for(&format!("{subcommand} on {engine} ends"), PATIENCE, || running.has_ended());
         let (status, (stdout, stderr)) = (running.status(), running.outputs());
-        // Whoever injects is to try again, and is told by the connection itself.
+        // `inject` asks to try again, and names the connection.
         let injects = subcommand.starts_with("inject");
         assert_eq!(status.code(), Some(if injects { 75 } else { 69 }), "{subcommand} on {engine}: {stdout}{stderr}");
         let named = format!("the database at 127.0.0.1 port {port} has not answered for ");

@@ -1,4 +1,4 @@
-//! `inject`: mail that has no Postfix behind it is in the queue, or whoever brings it learns that it is not.
+//! `inject`: mail that has no Postfix behind it is in the queue, or the program that brings it learns that it is not.
 
 use crate::not_run::did_not_run;
 use crate::program::{feed, program};

@@ -39,7 +39,10 @@ fn it_writes_one_folder_for_its_owner_alone_and_overwrites_nothing() {
     let files = below(&folder);
     for (name, (mode, text)) in &files {
         assert_eq!(*mode, if name.ends_with('/') { 0o700 } else { 0o600 }, "{name}");
-        assert!(name.ends_with('/') || String::from_utf8_lossy(&reported.stdout).contains(name), "{name} is not told");
+        assert!(
+            name.ends_with('/') || String::from_utf8_lossy(&reported.stdout).contains(name),
+            "{name} is not reported"
+        );
         assert!(name.ends_with('/') || !text.is_empty(), "{name}");
     }
     let passwords: Vec<&String> =

@@ -10,7 +10,7 @@ fn handed_over_for_doug(id: &str) -> String {
 }
 
 #[test]
-fn the_lines_of_pipe_are_the_envelope_and_are_not_there_twice() {
+fn the_lines_of_pipe_are_the_envelope_and_are_not_repeated() {
     let desk = Desk::new();
     let file = desk.file("maildir/new/1", handed_over_for_doug("1"));
     std::fs::create_dir(desk.path("maildir/cur")).unwrap();

@@ -115,7 +115,7 @@ fn ctrl_c_ends_after_the_messages_in_hand_and_a_second_run_goes_on() {
     assert_eq!(ids.len(), ALL);
 }
 
-/// While messages are looked for, there is none in hand: nothing to wait for.
+/// While messages are looked for, none is in progress: nothing to wait for.
 #[test]
 fn what_has_not_begun_is_ended_at_once() {
     let desk = Desk::new();
@@ -148,13 +148,16 @@ fn a_file_of_failures_that_lacks_some_says_so() {
         .arg(inner.get_program())
         .args(inner.get_args());
     let output = limited.current_dir(inner.get_current_dir().unwrap()).output().unwrap();
-    let [told, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    let [printed, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     assert_eq!(output.status.code(), Some(65), "{complained}");
     assert!(
         complained.contains("could not all be written down") && !complained.contains("has them all"),
         "{complained}"
     );
-    assert!(told.contains("only some of what failed is in failures") && !told.contains("once repaired"), "{told}");
+    assert!(
+        printed.contains("only some of what failed is in failures") && !printed.contains("once repaired"),
+        "{printed}"
+    );
     let lines = std::fs::read_to_string(failures).unwrap();
     assert!(lines.ends_with('\n') && (1..60).contains(&lines.lines().count()), "{lines}");
     assert!(lines.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{lines}");

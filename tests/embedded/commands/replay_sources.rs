@@ -143,7 +143,7 @@ fn a_dry_run_says_what_would_happen_and_does_nothing() {
     desk.replay(&[TO_DOUG.as_slice(), &[&files[0], &files[1]]].concat()).ended(0, [1, 1, 0, 0]);
 }
 
-/// Whoever narrows a replay by what would be ignored is told so, before anything is delivered to everybody else.
+/// A replay with an option that would be ignored is refused, before anything is delivered to everybody else.
 #[test]
 fn what_would_be_ignored_is_no_way_to_narrow_it() {
     let desk = Desk::new();

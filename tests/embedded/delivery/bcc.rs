@@ -188,7 +188,8 @@ fn the_bcc_in_an_authors_own_sent_copy_stays_there() {
     assert_eq!(place.contents(&sent), [format!("Bcc: {BLIND}\r\n{letter}")]);
 }
 
-/// Of a message without Date the Received lines are part of what identifies it: changed, it would be another message, and there twice.
+/// Of a message without Date the Received lines are part of what identifies it: changed, it would be another message,
+/// and delivered twice.
 #[test]
 fn where_received_identifies_the_message_it_is_appended_unchanged_and_the_web_ui_asks_before() {
     let letter = letter(ID);

@@ -110,7 +110,7 @@ fn help_and_version_are_for_people() {
     }
 }
 
-/// Whoever redirects it to a file on a full disk must not believe that the file is whole.
+/// A user who redirects it to a file on a full disk must not believe that the file is whole.
 #[test]
 fn what_cannot_be_reported_is_an_error_of_every_subcommand() {
     let directory = tempfile::tempdir().unwrap();

@@ -74,8 +74,8 @@ fn every_copy_has_the_identity_of_the_original() {
             ("with an mbox line", [b"From lisa@gmail.com Fri Nov 20 13:00:00 2026\n", bytes].concat()),
         ] {
             // Without an id or a date, only the Received fields tell one night's message of a device from the next one's.
-            let told_apart_by_received = message.message_id().is_none() || message.topmost("Date").is_none();
-            if what == "with another Received" && told_apart_by_received {
+            let received_is_identity = message.message_id().is_none() || message.topmost("Date").is_none();
+            if what == "with another Received" && received_is_identity {
                 assert_ne!(Identity::of(&copy), identity, "{} {what}", path.display());
                 continue;
             }
@@ -98,9 +98,9 @@ fn the_filtered_form_of_each_copy_has_the_identity_of_the_original() {
         let identity = *original.identity();
         let appended = original.clone().for_any_recipient();
         assert_eq!(Identity::of(appended.as_received()), identity, "{}", path.display());
-        let told_apart_by_received = original.message_id().is_none() || original.topmost("Date").is_none();
+        let received_is_identity = original.message_id().is_none() || original.topmost("Date").is_none();
         let names = |bytes: &[u8]| memmem(bytes, secret.as_bytes());
-        assert_eq!(names(appended.as_received()), told_apart_by_received, "{}", path.display());
+        assert_eq!(names(appended.as_received()), received_is_identity, "{}", path.display());
         let shown = original.clone().for_display();
         assert!(!names(shown.as_received()) && !original.headers_json().contains(secret), "{}", path.display());
     }

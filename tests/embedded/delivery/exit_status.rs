@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
-/// Reports two verdicts, the second in vain, and exits as told.
+/// Reports two verdicts, the second in vain, and exits with the status of its argument.
 #[test]
 fn reporter() {
     let Some(subject) = subject() else { return };

@@ -1,5 +1,5 @@
-//! The same words of an author may come twice: what comes first is there, whoever sent it on, and the second learns how
-//! the first one came.
+//! The same words of an author may come twice: the first is delivered, no matter which host forwarded it, and the
+//! second learns how the first one came.
 
 use crate::program::{Outcome, feed, program};
 use crate::visitor::text;

@@ -185,7 +185,7 @@ fn what_goes_wrong_with_one_mailbox_is_that_recipients_alone() {
     assert_eq!(batch.summaries(), ["INBOX appended, Sent appended", "deferred: OverQuota", "deferred: unknown"]);
     let copies: Vec<_> = batch.database.copies.iter().map(|(role, _)| *role).collect();
     assert_eq!(copies, [Role::Recipient, Role::Sender]);
-    // Whoever comes next looks for what is unknown.
+    // The next delivery looks for what is unknown.
     let outcomes = batch.outcomes();
     let ended: Vec<usize> = outcomes.iter().map(|(copy, _)| *copy).collect();
     assert_eq!(ended, [0, 1, 3]);
@@ -220,14 +220,14 @@ fn the_bearer_of_the_authors_copy_comes_back_while_that_failed_or_is_unknown() {
     }
 }
 
-/// By the row whoever finishes an owed copy finds the attempts that it must wait for; by the event, whose it is.
+/// By the row, a redelivery of an owed copy finds the attempts that it must wait for; by the event, whose it is.
 #[test]
 fn the_row_of_an_authors_copy_names_the_bearer_as_its_attempt_does_and_its_event_the_author() {
     let mut batch = batch();
     batch.run();
     assert_eq!(batch.database.bearers, [NAMES[0], NAMES[1], NAMES[2], NAMES[0]]);
     assert_eq!(batch.database.named, batch.database.bearers);
-    assert_eq!(batch.database.told, [NAMES[0], NAMES[1], NAMES[2], "lisa@gmail.com"]);
+    assert_eq!(batch.database.reported, [NAMES[0], NAMES[1], NAMES[2], "lisa@gmail.com"]);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn what_an_earlier_attempt_may_still_store_is_waited_for_by_its_recipient_alone(
     own.database.before = vec![(None, vec![]), (None, vec![earlier(SETTLE - 1.0)])];
     assert_eq!(own.summaries(), ["INBOX appended, Sent appended", "deferred: unsettled", "INBOX appended"]);
 
-    // Of the author's copy: by whoever bore it then, and whoever bears it now.
+    // Of the author's copy: by its bearer then, and by its bearer now.
     let mut authors = batch();
     let delivered = (Some(Some(uid(9))), vec![]);
     authors.database.before = vec![(None, vec![]), delivered, (None, vec![]), (None, vec![earlier(SETTLE - 1.0)])];
@@ -428,7 +428,7 @@ fn a_mailbox_that_takes_no_more_in_the_midst_of_its_copy_is_left_and_the_others_
     });
     assert_eq!(words.collect::<Vec<_>>(), ["", "", "4.4.1 the mailbox store cannot be reached"]);
     assert_eq!(summarize(ended.recipients), ["INBOX appended, Sent appended", "INBOX appended", "deferred: TimedOut"]);
-    // Nothing of the third is under way: its attempt has ended, too, and whoever comes back for it need not wait.
+    // Nothing of the third is under way: its attempt has ended, too, and its next delivery need not wait.
     let outcomes = batch.outcomes();
     let [(0, "appended"), (1, "appended"), (2, deferred), (3, "appended")] = outcomes[..] else {
         panic!("{outcomes:?}")
@@ -517,8 +517,8 @@ fn patience_with_the_others_begins_once_one_has_answered() {
     }
 }
 
-/// Whoever has the message waits for the others, though none of these has answered: else a delivery would use up its time for them,
-/// and what it found would not even be recorded.
+/// The delivery of the message waits for the others, though none of these has answered: else a delivery would use up
+/// its time for them, and what it found would not even be recorded.
 #[test]
 fn patience_with_those_who_do_not_answer_begins_at_once_where_another_copy_is_there() {
     let unknown = || Appended::Unknown(trouble(MailboxFailure::TimedOut));

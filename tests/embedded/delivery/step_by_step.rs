@@ -70,7 +70,7 @@ pub struct Database {
     /// For each copy that was recorded, whom its row names.
     pub named: Vec<String>,
     /// For each event that was recorded, whom it names.
-    pub told: Vec<String>,
+    pub reported: Vec<String>,
     /// For each attempt that was ended: its name, the number of its copy, how, and whether with the time that it took.
     pub ended: Vec<(Uuid, usize, String, bool)>,
     /// The message's size and whether its source is kept.
@@ -163,7 +163,7 @@ impl Ledger for Database {
         let event = |it: &EventRecord<'_>| (it.kind.as_str(), it.manner, it.diff.as_json());
         self.events.extend(record.events.iter().map(event));
         self.named.extend(record.copies.iter().map(|copy| copy.recipient.to_owned()));
-        self.told.extend(record.events.iter().map(|it| it.recipient.to_owned()));
+        self.reported.extend(record.events.iter().map(|it| it.recipient.to_owned()));
         let headers = record.message.as_ref().map_or("[]", |message| message.headers);
         let headers: Vec<[String; 2]> = serde_json::from_str(headers).unwrap();
         self.headers = headers.into_iter().map(|[name, _]| name).collect();
@@ -576,8 +576,8 @@ fn an_earlier_attempt_for_the_same_recipient_is_waited_for_and_a_later_one_is_no
     }
 }
 
-/// Nobody is bound to come back for an attempt at a copy that is owed: it was given up, or made by whoever finishes such copies. One
-/// that was journalled after ours may have had the lock before us.
+/// Nobody is bound to come back for an attempt at a copy that is owed: it was given up, or made by a redelivery of such
+/// copies. One that was journalled after ours may have had the lock before us.
 #[test]
 fn a_copy_that_is_owed_stays_owed_for_as_long_as_anybodys_attempt_at_it_may_still_land() {
     let names = ["doug@mail.axial.net", "scuba@mail.axial.net"];
@@ -592,7 +592,7 @@ fn a_copy_that_is_owed_stays_owed_for_as_long_as_anybodys_attempt_at_it_may_stil
         assert_eq!(case.outcomes(), [(0, "appended"), (1, "owed")]);
         assert!(case.sent.borrow().appends.is_empty() && case.database.events.len() == 1, "{name} {age}");
 
-        // Whoever finishes it is told so, and tries again.
+        // The redelivery gets this answer, and tries again.
         let mut alone = Case { alone: true, ..self::case() }.sent(|_| {}).before(&[(None, &others)]);
         alone.database.owed = Some(0);
         let refused = alone.run().unwrap_err();
@@ -620,7 +620,7 @@ fn finishing_an_owed_copy_looks_for_all_attempts_at_it_and_ends_them() {
     }
 }
 
-/// Past that time whoever had the other lock is dead, and is looked after like anybody else.
+/// Past that time the holder of the other lock is dead, and its attempt is searched for like any other.
 #[test]
 fn an_attempt_under_another_lock_counts_for_as_long_as_it_may_land() {
     let elsewhere = |age| OpenAttempt {
@@ -855,7 +855,7 @@ fn a_recorded_sent_copy_that_cannot_be_looked_for_is_left_to_the_next_one() {
             .sent(|sent| sent.found.push_back(Err(failure)));
         case.restore = restore;
         if restore {
-            // Whoever restores hears of it.
+            // The restore reports it.
             case.inbox.borrow_mut().found.push_back(found(&[(50, false)]));
             assert!(matches!(case.run(), Err(Refusal::Deferred(Deferral::Mailbox(_)))));
             continue;
@@ -876,7 +876,7 @@ fn a_sent_copy_that_is_left_to_its_author_stays_owed_and_nobody_is_looked_after(
         let recorded = Some(Some(uid(50)));
         let mut recorded = left().before(&[(recorded, &[]), (recorded, others)]);
         assert_eq!(recorded.manners(), [Manner::AlreadyThere, Manner::AlreadyThere]);
-        // What whoever died may have left there has not been looked for.
+        // What a dead attempt may have left there has not been searched for.
         assert_eq!((recorded.database.ended.len(), recorded.database.copies.len()), (1, 0));
     }
 }
@@ -1081,7 +1081,7 @@ fn only_a_recipients_full_mailbox_refuses_for_good_and_only_by_a_rule() {
         // Where the recipient's copy fails, the sender's is not tried.
         assert_eq!(case.outcomes(), [(0, outcome.as_str()), (1, "deferred: the recipient's copy failed")]);
         assert!(case.database.copies.is_empty() && case.sent.borrow().appends.is_empty());
-        // Only what is refused for good is told: whoever is deferred comes back.
+        // Only a final refusal is reported: a deferred message comes back.
         let collected = case.database.events.iter().map(|(kind, ..)| *kind).collect::<Vec<_>>();
         assert_eq!(collected, if rule { &["message.refused"][..] } else { &[] });
     }

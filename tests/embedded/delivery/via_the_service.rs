@@ -312,7 +312,7 @@ fn replaced(bytes: &[u8], id: &[u8], by: &[u8]) -> Vec<u8> {
 #[test]
 fn a_service_may_put_a_message_off_at_once_and_may_not_say_more_than_that() {
     for (verdict, line) in [
-        (Verdict::deferred(StatusDetail::SYSTEM, "set aside"), "4.3.0 set aside\n"),
+        (Verdict::deferred(StatusDetail::SYSTEM, "shunted"), "4.3.0 shunted\n"),
         (Verdict::delivered("x"), "4.3.0 the delivery service's answer makes no sense\n"),
         (Verdict::unknown_recipient("x"), "4.3.0 the delivery service's answer makes no sense\n"),
     ] {
@@ -442,7 +442,7 @@ fn maildrop_greeting() -> Vec<u8> {
     greeting
 }
 
-/// For whoever can put a socket where another user's programs look for one must not read their mail.
+/// A user who can put a socket where another user's programs look for one must not read their mail.
 #[test]
 fn a_socket_of_another_user_in_a_folder_that_is_not_theirs_gets_no_message() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Whether a message may have been stored decides what happens next. So each way in which an APPEND can end is distinguished
+//! Whether a message may have been stored decides what happens next. So each end that an APPEND can have is distinguished
 //! from the others.
 
 use crate::imap_peer::{BARE, Peer, copy, mailbox, peer, tls_peer};

@@ -155,9 +155,9 @@ fn a_server_in_trouble_proves_nothing() {
         _ => Welcome::Answering("NO [UNAVAILABLE] later"),
     };
     assert_eq!(found(later), Err(MailboxFailure::Refused));
-    // UIDVALIDITY changes: two looks at one mailbox that is being made anew would look like two mailboxes.
-    let anew = |login: &Login| Welcome::to("service", 7 + login.earlier as u32, 1);
-    assert_eq!(found(anew), Err(MailboxFailure::Refused));
+    // UIDVALIDITY changes: two looks at one mailbox that is being recreated would look like two mailboxes.
+    let recreated = |login: &Login| Welcome::to("service", 7 + login.earlier as u32, 1);
+    assert_eq!(found(recreated), Err(MailboxFailure::Refused));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn two_users_with_one_inbox_are_seen() {
     assert_eq!(found(|_| Welcome::to("service", 7, 5)), Some(true));
     assert_eq!(found(|login| Welcome::to("", if login.acting_for == "doug" { 7 } else { 8 }, 5)), Some(false));
     assert_eq!(found(|_| Welcome::to("", 7, 1)), None);
-    // Made anew between two looks.
+    // Recreated between two looks.
     assert_eq!(found(|login| Welcome::to("", 7 + login.earlier as u32, 5)), None);
     // Ids prove two; one id proves nothing.
     assert_eq!(found(|login| Welcome::with_id("", &login.acting_for, 7, 1)), Some(false));
@@ -187,8 +187,8 @@ fn two_users_with_one_inbox_are_seen() {
     assert_eq!(found(apart), Some(false));
 }
 
-/// What was found out holds for a way in; another server, another machine's own server, another account or another name in the
-/// login is another way in, and has to be found out anew.
+/// A check holds for one login; another server, another machine's own server, another account or another name in the
+/// login is another login, with a check of its own.
 #[test]
 fn each_other_login_is_checked_for_itself() {
     let settings = crate::imap_peer::settings(143);
@@ -216,7 +216,7 @@ fn each_other_login_is_checked_for_itself() {
     for (number, way) in ways.iter().enumerate() {
         assert!(!ways[..number].contains(way), "{way}");
     }
-    // One server that all machines use is one way in, and so is a login whose pattern is not made use of.
+    // One server that all machines use is one login, and so is a login whose pattern is not used.
     assert_eq!(login_path(&tcp("imap.x.org"), "mx2"), ways[0]);
     let unused = Settings { login_user: Some("{user}*service".into()), ..tcp("imap.x.org") };
     assert_eq!(login_path(&unused, "mx1"), ways[0]);

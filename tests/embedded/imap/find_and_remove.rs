@@ -325,8 +325,8 @@ fn in_any_doubt_it_is_left() {
     assert_eq!((removal.unwrap(), rest), (Removal::Unsupported, Vec::new()));
 }
 
-/// Whoever saves a message for its author writes down whom it was sent to blindly. That is no part of the identity, and stands
-/// nowhere else.
+/// A program that saves a message for its author keeps the line of the blind recipients. That is no part of the
+/// identity, and stands nowhere else.
 #[test]
 fn a_copy_that_alone_tells_who_was_written_to_blindly_is_left() {
     const DORA: &str = "Bcc: dora@x\nMessage-ID: <a@b>\nSubject: hello\n\nhello\n";

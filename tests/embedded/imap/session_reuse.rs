@@ -215,7 +215,7 @@ fn a_session_that_has_selected_a_mailbox_serves_no_other_delivery() {
         not_before: OffsetDateTime::UNIX_EPOCH,
     };
     assert!(!is_fit_after(BARE, examined, |lisas| assert_eq!(lisas.find(&wanted).unwrap().copies, [])));
-    // Nor where the server has told nothing of what is in it.
+    // Nor if the server has not said what is in it.
     let tersely = |peer: &mut Peer| {
         assert_eq!(peer.command(), "EXAMINE \"INBOX\"");
         peer.say("* OK [UIDVALIDITY 1]\n* OK [UIDNEXT 7]\n");

@@ -31,7 +31,7 @@ fn none_of_the_banned_crates_is_in_the_tree() {
     }
 }
 
-/// What is here in place of a crate of crates.io: where it is, for whoever wants to read what it does.
+/// What is here in place of a crate of crates.io: where it is, for a reader of what it does.
 const OUR_OWN: [(&str, &str); 1] = [("regex", "src/database/mysql/regex")];
 
 #[test]

@@ -188,7 +188,7 @@ fn a_runner_that_is_confined_holds_what_the_ledger_no_longer_remembers() {
     confined(&log);
 }
 
-/// The workers die of it; whoever hands in mail is asked to come back.
+/// The workers die of it; a client that hands in mail is asked to come back.
 #[test]
 fn a_front_needs_no_password_that_can_be_read() {
     let folder = tempfile::tempdir().unwrap();

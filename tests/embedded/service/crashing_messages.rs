@@ -45,15 +45,17 @@ fn shunted_while_others_flow(fault: &str) {
         loop {
             let verdict = try_once(fault, &service, &poison);
             match verdict.as_str() {
-                told if told.starts_with("4.3.0 shunted: it has crashed 2 workers") => break,
+                reply if reply.starts_with("4.3.0 shunted: it has crashed 2 workers") => break,
                 // No worker was there in time.
-                told if told.starts_with("4.4.5 ") => continue,
+                reply if reply.starts_with("4.4.5 ") => continue,
                 // The machine hung for so long that the broker came before the worker's own watchdog: that counts against nobody.
-                told if told.starts_with("4.3.0 its delivery took too long") => {
+                reply if reply.starts_with("4.3.0 its delivery took too long") => {
                     ended_by_the_broker += 1;
                     continue;
                 }
-                told => assert!(told.starts_with("4.3.0 the process that delivered it has ended"), "{fault}: {told}"),
+                reply => {
+                    assert!(reply.starts_with("4.3.0 the process that delivered it has ended"), "{fault}: {reply}")
+                }
             }
             deaths += 1;
             assert!(deaths <= 2, "{fault}: it gets a third worker");

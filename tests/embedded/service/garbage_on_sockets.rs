@@ -17,7 +17,7 @@ use std::thread;
 
 const NOBODY: u32 = 65_534;
 
-/// Connects, and prints how much it is told before the other side hangs up, or has said its first words.
+/// Connects, and prints how many bytes it gets before the other side hangs up, or has sent its first line.
 const HOW_MUCH_IS_SAID: &str = r"
     socket(my $s, AF_UNIX, SOCK_STREAM, 0) or die; connect($s, sockaddr_un($ARGV[0])) or die $!; print sysread($s, my $said, 64);
 ";
@@ -74,7 +74,7 @@ fn nonsense() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Says all of it, and hears to the end: whoever listens hangs up, or ends as we do. He is never waited for without end.
+/// Says all of it, and reads to the end: the listener hangs up, or ends as we do. It is never waited for without end.
 #[track_caller]
 fn pour(socket: &Path, bytes: &[u8]) {
     let stream = UnixStream::connect(socket).unwrap();

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What whoever listens says first.
+/// The first line of the listener.
 fn greeting(mut stream: impl Read) -> String {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
@@ -25,7 +25,7 @@ fn nobody_is_refused_while_one_front_follows_another() {
         let connect = || {
             let mut connected = 0_u32;
             while !over.load(Ordering::Relaxed) {
-                // Whoever was greeted by none, since the front died with his connection, was not refused.
+                // A client without a greeting, since the front died with its connection, was not refused.
                 UnixStream::connect(&lmtp).unwrap();
                 connected += 1;
                 std::thread::sleep(std::time::Duration::from_millis(1));

@@ -117,7 +117,7 @@ async fn deliver(mut handed: mpsc::Receiver<InflightMessage>, seen: Arc<Mutex<Ve
         tokio::spawn(async move {
             answers.acquire().await.unwrap().forget();
             drop(message);
-            // Whoever has hung up does not hear it.
+            // A client that has hung up does not get it.
             let _ = answer.send(verdicts);
         });
     }
@@ -371,7 +371,7 @@ fn at_its_end_the_server_answers_what_it_has_begun_and_takes_nothing_new() {
     front.stop.as_ref().unwrap().send(true).unwrap();
     let ends = "421 4.3.2 The service ends\r\n";
     assert_eq!(idle.rest(), ends);
-    // Whoever wants to listen there now need not wait for what is in hand.
+    // The next listener there need not wait for the messages in progress.
     wait_until("its sockets are closed", || {
         let refused = UnixStream::connect(front.directory.path().join("lmtp")).err();
         let refused_by_tcp = TcpStream::connect(("127.0.0.1", front.port)).err();

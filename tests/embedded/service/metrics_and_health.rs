@@ -1,4 +1,4 @@
-//! `/metrics`, `/healthz` and `/readyz` of a real service: what it counts is what its clients were told.
+//! `/metrics`, `/healthz` and `/readyz` of a real service: what it counts is what its clients were answered.
 
 use crate::lmtp::Lmtp;
 use crate::program::{program, wait_until};
@@ -20,7 +20,7 @@ fn text(id: &str) -> String {
     format!("Message-ID: <{id}@x>\nFrom: lisa@gmail.com\nSubject: x\n\nx\n")
 }
 
-/// What a client was told, by code.
+/// The replies to a client, by code.
 fn count_replies(replies: &[String]) -> Replies {
     let mut shown = Replies::new();
     for reply in replies {
@@ -44,7 +44,7 @@ fn messages(figures: &Figures) -> [f64; 3] {
     ]
 }
 
-/// Lets a client give a message, and holds the figures to what it was told.
+/// Lets a client give a message, and compares the figures with its replies.
 #[track_caller]
 fn counted(service: &Whole, count: usize, expected: &[(&str, usize)], give: impl FnOnce(&mut Lmtp) -> Vec<String>) {
     let before = service.figures();
@@ -76,7 +76,7 @@ fn each_reply_is_counted_once_whatever_it_says_and_to_how_many() {
         counted(&service, count, &[("2.0.0", count)], |lmtp| {
             lmtp.deliver("lisa@gmail.com", &to, &text(&format!("delivered{count}")))
         });
-        // Larger than is taken: told before anybody sees it.
+        // Larger than the limit: refused before any worker sees it.
         let large = format!("{}\n{}", text("large"), "x\n".repeat(60_000));
         counted(&service, count, &[("5.3.4", count)], |lmtp| lmtp.deliver("lisa@gmail.com", &to, &large));
         // No room for it: its folder is gone.
@@ -92,7 +92,7 @@ fn each_reply_is_counted_once_whatever_it_says_and_to_how_many() {
         counted(&service, count, expected, |lmtp| {
             lmtp.deliver("lisa@gmail.com", &mixed, &text(&format!("mixed{count}")))
         });
-        // Their worker is killed with the message in hand.
+        // Their worker is killed while it delivers the message.
         let killed = text(&format!("killed{count}"));
         let lock = service.hold_lock_of(&killed);
         counted(&service, count, &[("4.3.0", count)], |lmtp| {
@@ -284,7 +284,7 @@ fn the_socket_outlives_each_front_and_what_the_master_counts_does_too() {
     let service = Whole::started("");
     let front = service.pids("front")[0];
     crate::support::test_master::send("KILL", front);
-    // Nobody is refused. Whoever had connected to the one that died heard nothing.
+    // Nobody is refused. A client of the one that died got no reply.
     wait_until("the next one answers", || service.get("/healthz").code == 200);
     service.0.wait_until_well();
     wait_until("the master has reported it", || {
@@ -302,7 +302,7 @@ fn the_socket_outlives_each_front_and_what_the_master_counts_does_too() {
     service.configure("nonsense = 1");
     assert_eq!(service.0.service(&["reload"]).status.code(), Some(78));
     wait_until("it is reported", || service.figures().sum("maildropd_config_last_reload_successful", &[]) == 0.0);
-    // The workers of an embedded site do not know the signal to open the log anew, and are started again.
+    // The workers of an embedded site do not know the signal to reopen the log, and are started again.
     wait_until("it is ready all the same", || service.get("/readyz").code == 200);
     let response = service.get("/readyz");
     assert!(response.body.starts_with("ready, and degraded:\nthe configuration has changed"), "{}", response.body);

@@ -97,7 +97,7 @@ fn on_a_small_disk() {
     assert!(claim.settle(&vec![Settlement::Refused("no".into()); 2], now).unwrap_err().is_no_space());
     assert_eq!(queue.counts().unwrap(), Counts { new: accepted, ..Counts::default() });
 
-    // Renames need no room: a file that cannot be read is set aside, and a message is held.
+    // Renames need no room: a file that cannot be read is moved away, and a message is held.
     let broken = queue.list().unwrap().into_iter().find(|entry| entry.tries == 0).unwrap();
     let path = queue.path().join("new").join(&broken.file);
     std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(5).unwrap();

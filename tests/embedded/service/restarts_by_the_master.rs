@@ -45,7 +45,7 @@ fn a_worker_that_dies_again_and_again_is_throttled_loudly_and_never_given_up() {
     // It is to be started again.
     assert!(worker["starts_in_s"].as_f64().is_some_and(|left| left > 1.0), "{worker}");
     // The front hears of it in its own time: it may be slower to come up than a worker is to die three times.
-    wait_until("the front has heard of it, and reported itself to the master", || {
+    wait_until("the front has learnt of it, and reported itself to the master", || {
         !notices(&stage).is_empty() && stage.status()["front"]["queue_length"] == 3
     });
     assert_eq!(notices(&stage)[0]["output"], serde_json::json!(["no database, no mail"]));
@@ -56,7 +56,7 @@ fn a_worker_that_dies_again_and_again_is_throttled_loudly_and_never_given_up() {
     assert!(text.contains("degraded") && text.contains("throttled") && text.contains("queue length: 3"), "{text}");
     assert!(stage.lines("log").iter().any(|line| line.contains("the service is degraded")));
 
-    // Mended, and somebody says so: nobody waits a minute for it.
+    // Repaired, and reloaded: nobody waits a minute for it.
     stage.let_behave("worker 2", "");
     let output = stage.service(&["restart"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -91,7 +91,7 @@ fn a_restart_replaces_one_after_the_other() {
     assert_eq!(status["state"], "well");
     let ends = stage.lines("ends");
     let expected =
-        ["worker 1", "worker 2", "front"].map(|name| [format!("{name} is told to end"), format!("{name} ends")]);
+        ["worker 1", "worker 2", "front"].map(|name| [format!("{name} is asked to end"), format!("{name} ends")]);
     assert_eq!(ends, expected.concat());
 
     stage.signal("USR1");

@@ -252,7 +252,7 @@ fn what_became_of_the_portions_before_is_kept_where_there_is_no_broker_any_more(
 }
 
 #[test]
-fn asked_to_end_it_ends_after_the_portion_in_hand() {
+fn asked_to_end_it_ends_after_the_portion_in_progress() {
     let scene = Scene::new();
     let FirstPortion { broker, runner, mut client, request, everybody } = FirstPortion::of(&scene);
     let first = request.recipients.len();
@@ -290,7 +290,7 @@ fn what_was_tried_and_is_older_than_the_ledger_remembers_is_held() {
         assert_eq!(ids, [untried, young]);
         scene.until(Counts { held: 1, ..Counts::default() });
         assert!(scene.log().contains("longer ago than the ledger remembers"), "{}", scene.log());
-        // Whoever looks at it may have it tried.
+        // An administrator may retry it.
         scene.queue.release(&forgotten, None, false, SystemTime::now()).unwrap();
         assert_eq!(delivers(), forgotten);
         scene.until(Counts::default());

@@ -38,7 +38,7 @@ fn a_runner_that_is_killed_is_started_again() {
 }
 
 #[test]
-fn runners_are_asked_to_end_with_the_front_and_finish_what_they_have_in_hand() {
+fn runners_are_asked_to_end_with_the_front_and_finish_their_messages_in_progress() {
     let mut stage = Stage::new("runners = 2");
     stage.let_behave("runner", "slow");
     stage.start();

@@ -221,11 +221,11 @@ fn systemd_learns_what_the_service_does() {
     let mut stage = Stage::new("");
     let systemd = UnixDatagram::bind(stage.path("systemd")).unwrap();
     // It is listened to all the time: a master whose words nobody takes would wait.
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, messages) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut received = [0; 4096];
         while let Ok(count) = systemd.recv(&mut received) {
-            if tell.send(String::from_utf8_lossy(&received[..count]).into_owned()).is_err() {
+            if sender.send(String::from_utf8_lossy(&received[..count]).into_owned()).is_err() {
                 return;
             }
         }
@@ -238,7 +238,7 @@ fn systemd_learns_what_the_service_does() {
     let until = |what: &str| {
         let mut all = Vec::new();
         loop {
-            let shown = told.recv_timeout(Duration::from_mins(1));
+            let shown = messages.recv_timeout(Duration::from_mins(1));
             all.push(shown.unwrap_or_else(|error| panic!("{what}, after {all:?}: {error}")));
             if all.last().is_some_and(|last| last.starts_with(what)) {
                 return all;

@@ -1,4 +1,4 @@
-//! How the service ends: after what is in hand, at once, with its master.
+//! How the service ends: after the messages in progress, at once, with its master.
 
 use crate::program::wait_until;
 use crate::support::test_master::{Stage, lives, pids};
@@ -23,7 +23,7 @@ fn asked_to_end_it_ends_the_front_then_the_workers_and_leaves_nothing() {
         assert_eq!(stage.end().code(), Some(0));
         assert!(pids.iter().all(|pid| !lives(*pid)));
         let ends = stage.lines("ends");
-        assert_eq!(ends[..2], ["front is told to end", "front ends"], "{ends:?}");
+        assert_eq!(ends[..2], ["front is asked to end", "front ends"], "{ends:?}");
         assert_eq!(ends.len(), 6, "{ends:?}");
         assert!(!lmtp.exists() && !stage.path("run/control.sock").exists());
     }
@@ -36,7 +36,7 @@ fn a_message_in_hand_is_finished_and_who_stops_the_service_waits_for_it() {
     stage.start();
     let status = stage.wait_until_well();
     let mut stop = stage.service_command(&["stop"]).spawn().unwrap();
-    let was_asked = |name: &str| stage.lines("ends").contains(&format!("{name} is told to end"));
+    let was_asked = |name: &str| stage.lines("ends").contains(&format!("{name} is asked to end"));
     wait_until("both workers were asked to end", || was_asked("worker 1") && was_asked("worker 2"));
     stage.wait("the other has ended", |status| status["state"] == "stopping" && pids(status).len() == 1);
     assert!(stop.try_wait().unwrap().is_none());

@@ -98,9 +98,11 @@ impl Site {
     }
 
     /// Waits until the timer is at one of the copies.
-    fn until_one_is_in_hand(&self) {
+    fn until_one_is_in_progress(&self) {
         let open_attempts = "SELECT role FROM attempts WHERE ended_at IS NULL";
-        until("a copy is in hand", || !open(self.0.path()).select("asking", open_attempts, &[]).unwrap().is_empty());
+        until("a copy is in progress", || {
+            !open(self.0.path()).select("asking", open_attempts, &[]).unwrap().is_empty()
+        });
     }
 }
 
@@ -196,7 +198,7 @@ fn asked_to_end_it_finishes_what_is_in_hand_and_begins_nothing_more() {
     let site = Site::owing(&["one", "two"]);
     let held = [site.hold("maildrop", "one@x"), site.hold("maildrop", "two@x")];
     let timer = site.timer();
-    site.until_one_is_in_hand();
+    site.until_one_is_in_progress();
     timer.signal(Signal::TERM);
     drop(held);
     assert!(timer.ended().success());
@@ -209,7 +211,7 @@ fn one_that_is_killed_leaves_its_turn_to_the_next_and_no_copy_twice() {
     let site = Site::owing(&["one", "two"]);
     let held = [site.hold("maildrop", "one@x"), site.hold("maildrop", "two@x")];
     let timer = site.timer();
-    site.until_one_is_in_hand();
+    site.until_one_is_in_progress();
     timer.signal(Signal::KILL);
     assert!(!timer.ended().success());
     drop(held);

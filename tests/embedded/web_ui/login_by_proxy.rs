@@ -129,7 +129,7 @@ fn a_page_of_another_site_loads_nothing_and_a_link_from_there_is_followed() {
         }
     }
     assert_eq!(looks(), 0, "nobody has looked");
-    // Whoever follows a link looks at it himself; and old browsers do not say where a request comes from.
+    // A user who follows a link looks at it; and old browsers do not say where a request comes from.
     for (at, from) in [&from("cross-site", "navigate", "document")[..], &from("same-site", "navigate", "document"), &[]]
         .into_iter()
         .enumerate()

@@ -445,7 +445,7 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
         let (found, text) = shown(query);
         assert!(found == count && text.contains(has) && !text.contains(has_not), "{query}: {found}, {text}");
     }
-    // The figures, counted anew where somebody else looks: 2 delivered, 1 deferred.
+    // The figures, counted again if another user looks: 2 delivered, 1 deferred.
     let text = anna.figures();
     assert!(text.contains("2 delivered, last hour") && text.contains("0 refused, last hour"), "{text}");
     // Messages are found by what their addresses begin with, however old they are.
@@ -710,7 +710,7 @@ fn what_is_new_is_sent_to_each_list_that_it_is_part_of() {
         "role=all",
         "user=doug@x",
     ];
-    // Whoever asks for what came since the list began is told of what it shows: by the same filters.
+    // A question for what came since the list began counts what the list shows: by the same filters.
     let mut polled: Vec<_> = lists
         .iter()
         .map(|list| {

@@ -117,7 +117,7 @@ fn run() -> Fallible<bool> {
     judge(&sources, &results, &survivors)
 }
 
-/// Builds with all mutants, and leaves out whoever the compiler does not take, until it takes the rest.
+/// Builds with all mutants, and leaves out those that the compiler refuses, until it takes the rest.
 fn weed_out(sources: &mut [Source]) -> Fallible<()> {
     for round in 1.. {
         let mut written = Vec::new();

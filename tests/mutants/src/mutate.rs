@@ -1,7 +1,7 @@
 //! Which mutants a source file has, and the file with all of them built in, each asleep until its number is called.
 //!
 //! Most kinds and their names are those of cargo-mutants. Its own are: a constant has another value (a number is one more, a word has
-//! another first letter), an entry of a list is taken out (its neighbour stands there twice, so that the list keeps its type), so is a
+//! another first letter), an entry of a list is taken out (its neighbour is repeated, so that the list keeps its type), so is a
 //! pattern of several that one arm or one `matches!` has, and what puts something on the disk is left out or comes on the other side of
 //! the rename. What is within another macro is left as it is, and so are tests.
 
@@ -214,7 +214,7 @@ impl Finder<'_> {
             self.durability(block);
             return true;
         }
-        let (told, values) = match &signature.output {
+        let (qualifier, values) = match &signature.output {
             ReturnType::Default => (String::new(), vec![String::new()]),
             ReturnType::Type(_, ty) => (format!("-> {} ", plain(ty)), values(ty)),
         };
@@ -228,7 +228,7 @@ impl Finder<'_> {
                 continue;
             }
             let number =
-                self.mutant(first, &format!("{told}with {}", if value.is_empty() { "()" } else { &value }), true);
+                self.mutant(first, &format!("{qualifier}with {}", if value.is_empty() { "()" } else { &value }), true);
             open.push((Some(number), format!(" if {} {{ return {value}; }}", is(number))));
         }
         self.edits.push(Edit { range: inside, for_all: "", open, close: "" });

@@ -105,7 +105,7 @@ fn compare_fetched(attributes: &[AttributeValue<'_>], fetched: Option<&Arbitrary
             _ => return,
         }
     }
-    // What is told twice is told wrongly by somebody.
+    // What is stated twice is wrong once.
     if seen[0] == 1 && expected.uid != 0 && seen.iter().all(|times| *times <= 1) {
         assert_eq!(fetched, Some(&expected));
     }

@@ -1,5 +1,5 @@
 //! `audit`: what became of recorded copies. Each scenario is one that a person is called for: a copy gone, a mailbox back
-//! from a backup, a copy there twice, a delivery that was killed.
+//! from a backup, a duplicated copy, a delivery that was killed.
 
 use crate::support::database::Engine;
 use crate::support::imap::Imap;
@@ -104,7 +104,7 @@ fn a_copy_that_its_owner_deleted_needs_nobody(engine: Engine) {
         list(&found, "gone").iter().map(|gone| (&gone["why"], &gone["copy"]["uid"], &gone["lost"])).collect();
     assert_eq!(gone, [(&json!("removed"), &json!(1), &json!(false))]);
 
-    // She has put the other one back under another name: nothing is lost, and nothing there twice.
+    // She has put the other one back under another name: nothing is lost, and nothing duplicated.
     let mut doug = scene.look("doug");
     doug.run("SELECT INBOX").unwrap();
     doug.run("UID COPY 2 INBOX").unwrap();
@@ -134,7 +134,7 @@ fn a_recreated_mailbox_has_lost_what_is_not_in_it(engine: Engine) {
     assert!(list(&found, "gone").iter().all(|gone| gone["copy"]["mailbox"] == "Sent"));
 }
 
-/// Told here by the ledger, which has the copies under an earlier UIDVALIDITY.
+/// Known here by the ledger, which has the copies under an earlier UIDVALIDITY.
 fn a_mailbox_that_was_only_renumbered_has_lost_nothing_older_than_what_it_has(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
     scene.configure(|settings| settings.more = "[sent]\nenabled = false\n".into());
@@ -154,7 +154,7 @@ fn a_mailbox_that_was_only_renumbered_has_lost_nothing_older_than_what_it_has(en
     assert_eq!(gone, ["removed", "renumbered", "new mailbox"]);
 }
 
-/// An older mailbox under its old UIDVALIDITY gives out UIDs for a second time. Told here by the ledger, which says that the
+/// An older mailbox under its old UIDVALIDITY gives out UIDs for a second time. Known here by the ledger, which says that the
 /// copies were stored under UIDs that the mailbox has yet to give out, or has given to other messages.
 #[test]
 fn a_mailbox_that_went_back_has_lost_what_came_after() {
@@ -341,8 +341,8 @@ fn a_copy_too_many_is_left_if_the_other_is_gone_by_then() {
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
 }
 
-/// What cannot even be compared has not been touched: its attempt ends, or it would be told as cut short, and keep its message
-/// from being pruned, for ever.
+/// What cannot even be compared has not been touched: its attempt ends, or it would be reported as cut short, and keep
+/// its message from being pruned, for ever.
 #[test]
 fn a_repair_that_could_not_read_the_mailbox_leaves_no_attempt_open() {
     let mut scene = Scene::with(PG, &["lisa", "doug"]);
@@ -439,15 +439,15 @@ fn two_roles_in_one_mailbox_are_two_copies_and_none_too_many() {
 fn a_copy_that_a_delivery_has_recorded_meanwhile_is_none_too_many() {
     let mut scene = Scene::with(PG, &["lisa", "doug"]);
     in_both_roles(&mut scene);
-    let (lisa, in_hand) = (scene.user("lisa"), "role = 'recipient' AND imap_user");
-    scene.database.execute(&format!("UPDATE copies SET state = 'owed' WHERE {in_hand} = '{lisa}'"));
+    let (lisa, of_recipients) = (scene.user("lisa"), "role = 'recipient' AND imap_user");
+    scene.database.execute(&format!("UPDATE copies SET state = 'owed' WHERE {of_recipients} = '{lisa}'"));
     let (site, soon) = (scene.site(), || Deadline::after(Duration::from_secs(60)));
     let mut database = site.open_database(None, soon()).unwrap();
     let selection = Selection { since: 0, mailbox: None };
     let found = audit(&site, database.as_mut(), &selection, &mut |_, _| {}).unwrap();
     let [twice] = found.twice.as_slice() else { panic!("{found:?}") };
     assert!(twice.same);
-    scene.database.execute(&format!("UPDATE copies SET state = 'delivered' WHERE {in_hand} = '{lisa}'"));
+    scene.database.execute(&format!("UPDATE copies SET state = 'delivered' WHERE {of_recipients} = '{lisa}'"));
     let taken = take_out(&site, twice, soon());
     assert!(matches!(taken, Err(NotRemoved::Changed(_))), "{taken:?}");
     assert_eq!(scene.sent("lisa").len(), 2);

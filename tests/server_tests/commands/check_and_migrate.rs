@@ -117,8 +117,8 @@ fn check_tells_of_rows_that_nobody_is_found_by(engine: Engine) {
     assert!(nikos["found"].as_str().unwrap().contains("ask for o'νίκοσ@mail.axial.net"), "{nikos}");
     // Each fix is SQL, as it stands or after a colon.
     for finding in &bad {
-        let mend = finding["fix"].as_str().unwrap();
-        scene.database.execute(mend.rsplit_once(": ").map_or(mend, |(_, sql)| sql));
+        let fix = finding["fix"].as_str().unwrap();
+        scene.database.execute(fix.rsplit_once(": ").map_or(fix, |(_, sql)| sql));
     }
     ended(&scene.subcommand(&["check", "--all", "--recipient", "o'νίκος@mail.axial.net"]), 0);
 
@@ -216,7 +216,7 @@ fn a_database_that_does_not_wait_for_its_disk_is_bad() {
     scene.deliver("doug", scene.message("x")).deferred("4.3.0 the database takes no writes");
 }
 
-/// A standby that lags behind may not have the newest addresses, though it has those of whoever writes to them.
+/// A standby that lags behind may not have the newest addresses, though it has those of the authors who write to them.
 #[test]
 fn a_recipient_whom_a_standby_lacks_is_deferred_also_where_the_author_is_known() {
     let mut scene = Scene::with(PG, &["lisa"]);

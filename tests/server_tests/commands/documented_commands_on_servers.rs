@@ -169,9 +169,9 @@ fn the_commands_do_what_they_are_shown_for(engine: Engine) {
     let holder = scene.hold_in(&scene.run, &scene.message_id("deferred"));
     scene.deliver_with("doug", &[], scene.message("deferred")).deferred("4.3.0 ");
     let failed = "replay-failures-20261121T083000Z-4711.jsonl";
-    let mut by_hand = program(&["replay", "--config", &scene.path("config.toml")]);
-    by_hand.args(["--failures-to", &scene.path(failed), "--recipient", "lisa@mail.axial.net", "-"]);
-    replay(by_hand, scene.message("deferred").as_bytes()).ended(75, [0, 0, 1, 0]);
+    let mut replay_command = program(&["replay", "--config", &scene.path("config.toml")]);
+    replay_command.args(["--failures-to", &scene.path(failed), "--recipient", "lisa@mail.axial.net", "-"]);
+    replay(replay_command, scene.message("deferred").as_bytes()).ended(75, [0, 0, 1, 0]);
     drop(holder);
     std::fs::create_dir(scene.path("backup")).unwrap();
     std::fs::write(scene.path("backup/1.eml"), scene.message("in a backup")).unwrap();

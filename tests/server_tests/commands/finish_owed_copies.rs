@@ -95,7 +95,7 @@ fn two_who_finish_it_at_once_leave_one_copy(engine: Engine) {
     let (scene, _) = owed(engine, "");
     let (owed, site) = (list(&scene).remove(0), scene.site());
     let (mut appended, mut outcomes) = (0, Vec::new());
-    // Whoever has the lock gives way to one that began before; where that one has met the lock, none of them delivers.
+    // The holder of the lock gives way to one that began before; where that one has met the lock, none of them delivers.
     wait_until("one of them appends", || {
         let round: Vec<_> = std::thread::scope(|scope| {
             let all: Vec<_> = (0..4).map(|_| scope.spawn(|| redelivery::finish(&site, &owed, soon()))).collect();

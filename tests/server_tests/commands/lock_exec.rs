@@ -204,11 +204,12 @@ fn the_commands_exit_status_is_passed_on(engine: Engine) {
 
 fn a_session_that_the_server_ends_ends_the_command(engine: Engine) {
     let mut scene = site(engine);
-    let begun = Begun::start(&scene, &[], "x", "trap 'echo told; exit 0' TERM; echo go; while :; do sleep 0.1; done");
+    let begun =
+        Begun::start(&scene, &[], "x", "trap 'echo terminated; exit 0' TERM; echo go; while :; do sleep 0.1; done");
     end_session(&mut scene);
     let (exit, output, complaint) = begun.end();
     // Though the command itself says that all is well.
-    assert_eq!((exit, output.as_str()), (Some(69), "told\n"), "{complaint}");
+    assert_eq!((exit, output.as_str()), (Some(69), "terminated\n"), "{complaint}");
     assert!(complaint.contains("x: the lock was lost while the command ran"), "{complaint}");
 }
 

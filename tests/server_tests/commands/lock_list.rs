@@ -59,7 +59,7 @@ fn hold(scene: &Scene, message_id: &str) -> Connection {
     let json: Value = serde_json::from_slice(&json).unwrap();
     let mut session = scene.session();
     if scene.database.engine.is_postgres() {
-        session.execute("SET application_name = 'by hand'; BEGIN");
+        session.execute("SET application_name = 'manual session'; BEGIN");
         session.execute(&format!("SELECT pg_advisory_xact_lock({})", json["postgresql"].as_str().unwrap()));
     } else {
         session.execute(&format!("DO GET_LOCK('{}', 0)", json["mysql"].as_str().unwrap()));
@@ -137,7 +137,7 @@ fn a_delivery_is_listed_by_its_message_id(engine: Engine) {
     scene.member("doug");
     // The first delivery of all also takes a lock to find out whom the mailbox store lets in.
     scene.deliver("doug", scene.message("first")).delivered();
-    let by_hand = hold(&scene, &scene.message_id("listed"));
+    let manual_holder = hold(&scene, &scene.message_id("listed"));
     let delivery = scene.start("doug", &["--queue-id", "4bXyz", "--lock-wait", "200s"], scene.message("listed"));
     let mut found = Vec::new();
     wait_until("it waits", || {
@@ -150,11 +150,11 @@ fn a_delivery_is_listed_by_its_message_id(engine: Engine) {
         assert_eq!(name.trim_matches(['<', '>']), scene.message_id("listed").trim_matches(['<', '>']), "{lock}");
     }
     assert_eq!((&holder["waits"], &waiter["waits"]), (&false.into(), &true.into()));
-    assert_eq!(holder["application"], if engine.is_postgres() { "by hand" } else { "tester" }, "{holder}");
+    assert_eq!(holder["application"], if engine.is_postgres() { "manual session" } else { "tester" }, "{holder}");
     assert_eq!((&waiter["application"], &waiter["pid"]), (&"delivery 4bXyz".into(), &delivery.id().into()), "{waiter}");
     let held = scene.subcommand(&["lock", "try", "--message-id", &scene.message_id("listed")]);
     assert_eq!(held.status.code(), Some(75), "{held:?}");
-    drop(by_hand);
+    drop(manual_holder);
     delivery.end().delivered();
     wait_until("nobody is listed", || locks(&scene).is_empty());
 
@@ -172,9 +172,9 @@ fn with_the_rights_of_people_all_is_listed(engine: Engine) {
     // The first delivery of all also takes a lock to find out whom the mailbox store lets in.
     scene.deliver("doug", scene.message("first")).delivered();
     let id = scene.message_id("listed");
-    let by_hand = hold(&scene, &id);
+    let manual_holder = hold(&scene, &id);
     let delivery = scene.start("doug", &["--lock-wait", "200s"], scene.message("listed"));
-    wait_until("a delivery waits for whoever has it", || locks(&scene).len() == 2);
+    wait_until("a delivery waits for its holder", || locks(&scene).len() == 2);
 
     // Both sessions are another role's.
     let role = format!("o{}", scene.run);
@@ -187,7 +187,7 @@ fn with_the_rights_of_people_all_is_listed(engine: Engine) {
     let aged = all.iter().filter(|lock| lock["age_s"].is_number()).count();
     // MySQL and MariaDB know no age of what is no delivery.
     assert_eq!((all.len(), aged), if engine.is_postgres() { (2, 2) } else { (2, 1) }, "{all:?}");
-    drop(by_hand);
+    drop(manual_holder);
     delivery.end().delivered();
 }
 
@@ -201,10 +201,10 @@ fn with_the_rights_of_a_delivery_messages_are_listed(engine: Engine) {
         settings.role = role;
         settings.database_password = "only-for-this-test".into();
     });
-    let by_hand = hold(&scene, &message);
+    let manual_holder = hold(&scene, &message);
     let delivery = scene.start("doug", &["--queue-id", "4bXyz", "--lock-wait", "200s"], scene.message("listed"));
     let named = || locks(&scene).iter().any(|lock| lock["name"] == message.as_str());
     wait_until("it waits", named);
-    drop(by_hand);
+    drop(manual_holder);
     delivery.end().delivered();
 }

@@ -36,7 +36,7 @@ fn folder(scene: &Scene, count: usize) -> String {
     folder
 }
 
-/// Whoever finds the lock held is deferred at once.
+/// A delivery that finds the lock held is deferred at once.
 const NO_WAIT: &str = "[lock]\nwait = \"0s\"\n";
 
 const TO_BOTH: [&str; 6] =

@@ -29,13 +29,13 @@ fn what_postfix_has_deferred_is_delivered_manually_and_not_again_by_postfix() {
 
     let printed = mx1.run("postcat", &["-q", &id]);
     let config = site.scene.configuration_here();
-    let by_hand = |arguments: &[&str]| {
+    let replay_from_stdin = |arguments: &[&str]| {
         let mut command = program(&["replay", "--config", &config]);
         command.args(arguments).current_dir(std::path::Path::new(&config).parent().unwrap());
         replay(command, printed.as_bytes())
     };
-    by_hand(&["-"]).ended(0, [2, 0, 0, 0]);
-    by_hand(&["-"]).ended(0, [0, 2, 0, 0]);
+    replay_from_stdin(&["-"]).ended(0, [2, 0, 0, 0]);
+    replay_from_stdin(&["-"]).ended(0, [0, 2, 0, 0]);
 
     // Postfix's own delivery of the very same, with the lines that it prepends.
     mx1.append_to_main_cf("defer_transports =\n");

@@ -110,7 +110,7 @@ fn what_is_back_by_the_time_of_the_lock_is_not_doubled(engine: Engine) {
     assert_eq!(lost.len(), 1);
     // Four operators at once.
     let (mut appended, mut outcomes) = (0, Vec::new());
-    // Whoever has the lock gives way to one that began before; where that one has met the lock, none of them delivers.
+    // The holder of the lock gives way to one that began before; where that one has met the lock, none of them delivers.
     wait_until("one of them appends", || {
         let round: Vec<_> = std::thread::scope(|scope| {
             let all: Vec<_> = (0..4).map(|_| scope.spawn(|| redelivery::restore(&site, &lost[0], soon()))).collect();

@@ -4,7 +4,7 @@ use crate::support::python::python_with;
 use std::path::Path;
 use std::process::Command;
 
-/// With the shipped wait for a lock nobody is deferred, more hosts never defer more, the service opens no sessions: whoever changes
+/// With the shipped wait for a lock nobody is deferred, more hosts never defer more, the service opens no sessions: a change of
 /// the model or what it goes by hears of it here when the page no longer says what it shows.
 #[test]
 fn the_model_keeps_its_rules_and_what_the_page_concludes_holds() {

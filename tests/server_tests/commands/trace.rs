@@ -1,4 +1,4 @@
-//! `trace`: whoever asks for a message by its Message-ID, queue id or address learns how it stands, what was tried, where
+//! `trace`: a question for a message by its Message-ID, queue id or address shows how it stands, what was tried, where
 //! its copies are, and who is at it now.
 
 use crate::support::database::Engine;
@@ -43,7 +43,7 @@ fn strings<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
 
 fn a_delivered_message_has_its_history(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
-    // Whoever looks needs no more than the rights that are meant for it.
+    // The reader needs no more than the rights that are meant for it.
     scene.database.create_operator(&format!("{}_o", scene.run), "secret");
     let (message, id) = (scene.message("story"), scene.message_id("story"));
     let queue_id = format!("4b{}", scene.run);
@@ -80,14 +80,14 @@ fn a_delivered_message_has_its_history(engine: Engine) {
     for attempt in attempts {
         let stage = |name: &str| attempt["stages_ms"][name].as_f64();
         assert!(stage("connect") > Some(0.0) && stage("lock") > Some(0.0), "{attempt}");
-        // Whoever finds all copies there appends nothing: that is a matter of microseconds, and may be told as 0.00 ms.
+        // A delivery that finds all copies appends nothing: that is a matter of microseconds, and may be printed as 0.00 ms.
         let appended = strings(&attempt["copies"], "outcome").contains(&"appended");
         assert!(stage("append").is_some_and(|took| took > 0.0 || !appended), "{attempt}");
         assert!(attempt["pid"].as_u64() > Some(1) && attempt["host"].as_str().is_some_and(|host| !host.is_empty()));
     }
     assert_eq!(report["lock"]["holder"], Value::Null);
 
-    // Every way in leads to the same history.
+    // Every question leads to the same history.
     let bare = id.trim_matches(['<', '>']);
     assert_eq!(traced(&scene, &[bare])["asked"]["as"], "Message-ID");
     for (way, taken_as) in [

@@ -36,7 +36,7 @@ fn encrypted(engine: Engine) {
         delivered(&scene, encryption, &[(&at, to), imap, database.clone()]);
     }
     assert_eq!((scene.inbox("doug").len(), scene.sent("lisa").len()), (2, 2));
-    // A certificate that nobody we trust has signed is no way in.
+    // A certificate that nobody we trust has signed lets nobody in.
     let file = scene.path("config.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("encryption = \"none\"", "encryption = \"starttls\"")).unwrap();

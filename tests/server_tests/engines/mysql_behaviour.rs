@@ -2,7 +2,7 @@
 //! changes one of these breaks a promise, and this file says which.
 //!
 //! Pinned elsewhere, through the code that relies on it: KILL CONNECTION frees the holder's lock and the holder learns of
-//! it (`mysql_lock`: a killed holder), KILL QUERY of whoever waits gives NULL or an error (`mysql_lock`: a killed wait),
+//! it (`mysql_lock`: a killed holder), KILL QUERY of a waiting session gives NULL or an error (`mysql_lock`: a killed wait),
 //! CASE calls GET_LOCK only where its turn comes (`mysql_lock`: taking a lock twice), a deadlock's victim keeps the lock
 //! (`mysql_contention`), an error in a later statement of a batch ends it (`mysql_schema`), the journal is seen by
 //! everybody at once (`mysql_ledger`), a client that vanishes frees its lock (`cut_short`).

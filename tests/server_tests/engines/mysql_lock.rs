@@ -126,7 +126,7 @@ fn a_killed_holder_frees_the_lock_and_learns_of_it(server: &str) {
     let session = busy(&mut second, &name, NOT_AT_ALL).unwrap().session.unwrap();
     site.admin().query_drop(format!("KILL {session}")).unwrap();
     assert!(matches!(second.acquire(&name, Duration::from_secs(60)).unwrap(), Acquired::Held));
-    // It learns of it, and does not come back as another session that would answer "no" or, worse, take it anew.
+    // It learns of it, and does not come back as another session that would answer "no" or, worse, take it again.
     assert_eq!(first.still_held(&name).unwrap_err().failure, DatabaseFailure::ConnectionLost);
     assert_eq!(first.release(&name).unwrap_err().failure, DatabaseFailure::ConnectionLost);
     assert_eq!(first.look(&Mail::to("scuba").keys()).unwrap_err().failure, DatabaseFailure::ConnectionLost);

@@ -252,7 +252,7 @@ fn nothing_is_applied_in_an_empty_database(server: &str) {
     assert_eq!(error.failure, DatabaseFailure::Schema, "{error}");
 }
 
-/// Whoever comes meanwhile waits behind it.
+/// A session that comes meanwhile waits behind it.
 fn a_migration_waits_no_longer_for_a_table_in_use_than_deliveries_can(server: &str) {
     let site = TestDatabase::new(server);
     let mut database = site.connect();

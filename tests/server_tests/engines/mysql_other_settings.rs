@@ -113,7 +113,7 @@ fn a_group_without_its_greater_part(scene: &mut Scene) {
     scene.database.execute("UNINSTALL PLUGIN group_replication");
 }
 
-/// Whoever reads the binary log as a replica does is seen, by a role that may look; MySQL tells nobody else.
+/// A reader of the binary log is visible to a role with the right; MySQL shows it to nobody else.
 fn who_follows_and_is_not_waited_for(scene: &mut Scene, server: &OwnServer) {
     scene.configure(|settings| {
         (settings.role, settings.database_password) = ("deliverer".into(), "deliverer-secret".into());

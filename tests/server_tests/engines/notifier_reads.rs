@@ -54,7 +54,7 @@ fn each_statement_reads_what_it_is_about_and_not_what_waits(engine: Engine) {
     });
     assert!(read < FEW, "leasing for longer: {read}");
 
-    // One to whom everything is to be told.
+    // A subscriber to everything.
     let mut due_at = BTreeMap::new();
     let busy = leased.iter().find(|one| one.subscription == BUSY).expect("it is due for longest").clone();
     for (in_order, full) in [(false, false), (true, false), (false, true)] {
@@ -113,7 +113,7 @@ fn rows_read(engine: Engine, database: &mut dyn Database, work: impl FnOnce(&mut
 
 fn rows_read_so_far(engine: Engine, database: &mut dyn Database) -> i64 {
     if engine.is_postgres() {
-        // What a session has counted is told before it answers (src/backend/tcop/postgres.c), if that is asked for.
+        // A session's counters are reported before it answers (src/backend/tcop/postgres.c), if that is asked for.
         database.select("counting", "SELECT pg_stat_force_next_flush()", &[]).unwrap();
         let read = "SELECT (sum(seq_tup_read) + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes))::bigint FROM pg_stat_user_tables";
         return database.select("counting", read, &[]).unwrap()[0].text(0).unwrap().parse().unwrap();

@@ -58,7 +58,7 @@ fn a_client_that_leaves_in_its_transaction_frees_the_lock() {
     wait_until("the lock is free", || value(&mut other, "SELECT pg_try_advisory_xact_lock(1)") == "t");
 }
 
-/// Why the lock is not a session's: whoever gets the backend next has it without having asked, whoever asked cannot let
+/// Why the lock is not a session's: the next user of the backend has it without having asked, and the one who asked cannot let
 /// go of it, and it outlives its client.
 #[test]
 fn a_sessions_lock_goes_to_the_next_client_and_stays() {
@@ -93,7 +93,7 @@ fn a_sessions_setting_goes_to_the_next_client_and_a_transactions_does_not() {
 
 /// By which a delivery that finds the lock held learns from whom.
 #[test]
-fn the_backend_bears_the_application_name_of_whoever_uses_it() {
+fn the_backend_bears_the_application_name_of_its_user() {
     let test = TestDatabase::empty("POSTGRES17");
     for name in ["maildrop A 1@mx1", "maildrop B 2@mx2"] {
         let mut client = client(&test, name);

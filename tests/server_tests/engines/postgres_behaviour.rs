@@ -359,8 +359,8 @@ fn a_commit_whose_wait_for_a_standby_is_ended_is_a_success_with_a_warning_or_no_
 
     // In either protocol, and whatever time limit the statement has: that ends before the wait.
     for insert in ["BEGIN; SET LOCAL statement_timeout = '1s'; INSERT INTO seen VALUES (1); COMMIT", ""] {
-        let (tell, told) = mpsc::channel();
-        let mut session = primary.session(tell);
+        let (sender, notices) = mpsc::channel();
+        let mut session = primary.session(sender);
         let committing = thread::spawn(move || match insert {
             "" => session.execute_typed("INSERT INTO seen VALUES (1)", &[]).map(drop),
             batch => session.simple_query(batch).map(drop),
@@ -369,7 +369,7 @@ fn a_commit_whose_wait_for_a_standby_is_ended_is_a_success_with_a_warning_or_no_
         thread::sleep(Duration::from_millis(1500));
         assert_eq!(primary.end_waits("pg_cancel_backend"), 1);
         committing.join().unwrap().unwrap();
-        assert_eq!(told.try_iter().map(|notice| notice.code().code().to_owned()).collect::<Vec<_>>(), ["01000"]);
+        assert_eq!(notices.try_iter().map(|notice| notice.code().code().to_owned()).collect::<Vec<_>>(), ["01000"]);
     }
     let mut session = primary.session(mpsc::channel().0);
     let committing = thread::spawn(move || session.batch_execute("INSERT INTO seen VALUES (1)"));
@@ -397,14 +397,14 @@ fn a_setting_for_the_transaction_lasts_while_its_commit_waits(server: &str) {
         ),
         (&format!("BEGIN; {quiet} SET TRANSACTION READ WRITE; BEGIN; INSERT INTO seen VALUES (1); COMMIT"), 0),
     ] {
-        let (tell, told) = mpsc::channel();
-        let mut session = primary.session(tell);
+        let (sender, notices) = mpsc::channel();
+        let mut session = primary.session(sender);
         session.batch_execute("SET client_min_messages = error").unwrap();
         thread::scope(|scope| {
             let committing = scope.spawn(move || session.simple_query(commit).map(drop));
             wait_until("it waits", || primary.end_waits("pg_cancel_backend") == 1);
             committing.join().unwrap().unwrap();
         });
-        assert_eq!(told.try_iter().count(), heard, "{commit}");
+        assert_eq!(notices.try_iter().count(), heard, "{commit}");
     }
 }

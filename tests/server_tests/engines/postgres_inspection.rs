@@ -34,8 +34,8 @@ fn a_good_server_has_nothing_to_fix(server: &str) {
     assert_eq!(version, format!("PostgreSQL {reported}"));
     assert!(another_version_may_stand_in() || reported.starts_with(&server["POSTGRES".len()..]), "{version}");
     let findings = findings(&test);
-    let to_mend: Vec<_> = findings.iter().filter(|f| f.state != FindingState::Good || f.fix.is_some()).collect();
-    assert!(to_mend.is_empty(), "{to_mend:#?}");
+    let to_fix: Vec<_> = findings.iter().filter(|f| f.state != FindingState::Good || f.fix.is_some()).collect();
+    assert!(to_fix.is_empty(), "{to_fix:#?}");
     assert_eq!(find(&findings, "named lock").found, "taken, still held, let go");
     assert_eq!(find(&findings, "max_connections").found, "300");
     assert_eq!(find(&findings, "migration 0001_schema").found, "applied");
@@ -167,7 +167,7 @@ fn a_commit_that_waits_for_no_standby_is_found(server: &str) {
     drop(test);
 }
 
-/// The extensions themselves are not to be had here: their rows in the catalogue are.
+/// The extensions themselves are not available here: their rows in the catalogue are.
 fn more_than_one_primary_is_found(server: &str) {
     let test = TestDatabase::migrated(server);
     let mut admin = test.admin();

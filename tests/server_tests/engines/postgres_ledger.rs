@@ -1,4 +1,4 @@
-//! What the ledger on PostgreSQL is told, it tells again.
+//! What is written to the ledger on PostgreSQL is read from it unchanged.
 
 use crate::support::postgres::{Mail, TestDatabase, client, deadline, on_each_postgres};
 use maildrop_command::database::{DatabaseFailure, Idle};
@@ -83,7 +83,7 @@ fn a_view_over_other_types_serves_as_addresses(server: &str) {
     }
 }
 
-/// Whoever is not found is refused for good; a standby that lags behind may not have the newest addresses.
+/// An address that is not found is refused for good; a standby that lags behind may not have the newest addresses.
 fn an_address_that_a_standby_lacks_is_not_unknown(server: &str) {
     let test = TestDatabase::migrated(server);
     test.admin().batch_execute("INSERT INTO addresses VALUES ('scuba@mail.example', 'scuba')").unwrap();

@@ -1,4 +1,4 @@
-//! The schema on PostgreSQL: brought up to date by whoever comes first, and never against what is there.
+//! The schema on PostgreSQL: brought up to date by the first process, and never against what is there.
 
 use crate::support::postgres::{Mail, TestDatabase, on_each_postgres};
 use crate::support::program::wait_until;

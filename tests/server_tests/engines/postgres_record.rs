@@ -201,7 +201,7 @@ fn a_large_source_is_stored_once_and_sent_once(server: &str) {
 
 fn a_deadlock_is_tried_again_and_the_lock_stays(server: &str) {
     let test = TestDatabase::migrated(server);
-    // Whoever waits looks for a deadlock once, after so long: by then the other one has to wait, too, or that one loses.
+    // A waiting session looks for a deadlock once, after so long: by then the other one has to wait, too, or that one loses.
     test.role_setting("deadlock_timeout = '20s'");
     let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
     let mail = Mail::new("<123-abc@mail.google.com>");

@@ -271,7 +271,7 @@ fn a_session_whose_functions_are_not_there_sends_its_statements(server: &str) {
     three_deliveries(&other);
 }
 
-/// Nothing makes these plans anew: no statistics are gathered.
+/// Nothing makes these plans again: no statistics are gathered.
 fn plans_that_were_made_on_empty_tables_read_none_of_them_whole_once_they_are_full(server: &str) {
     let test = TestDatabase::migrated(server);
     let tables = ["attempts", "messages", "copies"];
@@ -321,7 +321,7 @@ fn a_server_that_has_missed_a_fail_over_answers_no_statement_and_serves_no_other
     assert!(Idle::after(Box::new(stands)).is_none());
     // It is suspected by now, so that it does not come as far as to a statement.
     assert_eq!(connect(&known, "SECOND").err().map(|error| error.failure), Some(DatabaseFailure::Behind));
-    // Whoever has not met it yet meets it with its first statement, whether that reads or writes.
+    // A session that has not met it yet meets it with its first statement, whether that reads or writes.
     let unmet = || {
         let known = Arc::default();
         another_takes_over(&known);
@@ -340,7 +340,7 @@ fn a_server_that_has_missed_a_fail_over_answers_no_statement_and_serves_no_other
     let idle = Idle::after(again).expect("a session without a fault");
     another_takes_over(&known);
     let mut again = idle.begin(&client("FIFTH"), deadline()).unwrap();
-    assert!(again.check_still_primary().is_ok(), "what an earlier delivery was told says nothing of now");
+    assert!(again.check_still_primary().is_ok(), "the answer to an earlier delivery says nothing of now");
     assert_eq!(ask(&mut again).unwrap_err().failure, DatabaseFailure::Behind);
 }
 

@@ -1,4 +1,4 @@
-//! What few deliveries write: that a recipient is refused, that a way in to the mailbox store was proven, and that another epoch
+//! What few deliveries write: that a recipient is refused, that a login to the mailbox store was checked, and that another epoch
 //! has begun.
 
 use crate::support::database::Engine;
@@ -68,7 +68,7 @@ fn a_way_in_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards(engine: 
     assert_eq!(one.still_held(&lock).unwrap(), !engine.is_postgres());
     one.release(&lock).unwrap();
     assert!(matches!(other.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
-    // Until it is proven anew.
+    // Until it is checked again.
     one.record_login_check(&login_check, "mx1", true).unwrap();
     assert!(proven(other.as_mut(), Some(&login_check)).unwrap() < 3000.0);
     one.record_login_check(&LoginCheck::new("imap://never".into()), "mx1", false).unwrap();
@@ -89,7 +89,7 @@ fn an_epoch_is_written_down_once_and_has_begun_when_another_one_is_found(engine:
         looked
     };
     let rows = |scene: &mut Scene| scene.database.count("SELECT count(*) FROM epochs");
-    // Whoever migrates writes the first one down; a program that was there before may find none.
+    // A migration records the first one; a program that was there before may find none.
     assert!(!one.epoch().unwrap().is_unwritten());
     scene.database.execute("DELETE FROM epochs");
     assert!(one.epoch().unwrap().is_unwritten());
@@ -111,7 +111,7 @@ fn an_epoch_is_written_down_once_and_has_begun_when_another_one_is_found(engine:
     scene.database.execute(&format!("UPDATE epochs SET since = since - {hour_ago}"));
     let began = look(other.as_mut()).epoch.unwrap();
     assert!(began >= Duration::from_hours(1) && began < Duration::from_mins(110), "{began:?}");
-    // By hand, too, and then no more.
+    // Manually, too, and then no more.
     scene.database.execute("UPDATE epochs SET epoch = 'another server'");
     for _ in 0..2 {
         other.begin_epoch().unwrap();

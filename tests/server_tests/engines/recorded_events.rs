@@ -39,7 +39,7 @@ fn each_change_of_a_copy_is_reported_once_and_none_where_nobody_is_subscribed(en
     assert_eq!(events(&mut scene), 0);
 
     scene.database.subscribe();
-    let message = scene.message("told");
+    let message = scene.message("events");
     scene.deliver_with("doug", &["--queue-id", "4bXyz"], &message).delivered();
     let validity = if engine.is_postgres() { "uid_validity::text" } else { "CAST(uid_validity AS char)" };
     let validity = |scene: &mut Scene, name: &str| {
@@ -59,7 +59,7 @@ fn each_change_of_a_copy_is_reported_once_and_none_where_nobody_is_subscribed(en
     let (doug, lisa) = (scene.user("doug"), scene.user("lisa"));
     let rows = "SELECT CONCAT(type, '|', role, '|', recipient, '|', imap_user, '|', mailbox, '|', manner, '|', queue_id, '|', \
                 message_id) FROM outbox ORDER BY position";
-    let id = scene.message_id("told");
+    let id = scene.message_id("events");
     assert_eq!(
         scene.database.texts(rows),
         [
@@ -164,7 +164,7 @@ fn the_authors_own_copy_is_reported_once_as_adopted(engine: Engine) {
     assert_eq!((events(&mut scene), scene.database.count(adopted)), (0, 1), "nobody is subscribed");
 
     scene.database.subscribe();
-    owed(&scene, &mut doug, &mut lisa, 2, "told");
+    owed(&scene, &mut doug, &mut lisa, 2, "events");
     let reason = diffs(&mut scene, "sent.owed").remove(0)["reason"]["+++"].clone();
     // Two who found it owed: one of them records it while the other one is still looking.
     let site = scene.site();
@@ -190,7 +190,7 @@ fn the_authors_own_copy_is_reported_once_as_adopted(engine: Engine) {
         "reason": { "---": reason, "+++": null },
     });
     let lisa_is = scene.user("lisa");
-    let id = scene.message_id("told");
+    let id = scene.message_id("events");
     assert_eq!(diffs(&mut scene, "sent.delivered"), [change]);
     assert_eq!(
         about(&mut scene, "sent.delivered"),
@@ -198,7 +198,7 @@ fn the_authors_own_copy_is_reported_once_as_adopted(engine: Engine) {
     );
     assert_eq!(events(&mut scene), 3, "{:?}", scene.database.texts("SELECT type FROM outbox"));
 
-    // What cannot be told is not recorded either; but nothing is told where there is no table for it, as before an upgrade.
+    // What cannot be published is not recorded either; but nothing is published without a table for it, as before an upgrade.
     owed(&scene, &mut doug, &mut lisa, 3, "refused");
     let refuse = "ALTER TABLE outbox ADD CONSTRAINT refused CHECK (manner <> 'adopted')";
     for sql in ["DELETE FROM outbox", refuse] {

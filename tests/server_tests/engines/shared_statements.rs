@@ -1,5 +1,5 @@
 //! Statements that are written once for all engines mean the same on each: what goes in comes out again, and the number of
-//! rows that changed is the number that is told.
+//! rows that changed is the number that is reported.
 
 use crate::support::database::Engine;
 use crate::support::site_fixture::Scene;

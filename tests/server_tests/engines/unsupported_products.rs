@@ -1,5 +1,5 @@
-//! Servers that say when they greet us that they are another product, whose locks are others, or none. They are not to be had here: a
-//! wire puts the words in a server's mouth.
+//! Servers that say when they greet us that they are another product, whose locks are others, or none. They are not
+//! available here: a wire puts the words in a server's mouth.
 
 use crate::support::check_report::Checked;
 use crate::support::database::Engine;

@@ -70,7 +70,7 @@ fn a_self_test_finds_a_balancer_that_leads_to_more_than_one_server() {
     assert!(found.contains("four connections lead to more than one server"), "{found}");
 }
 
-/// Each takes writes, and gives its own locks. Whoever connects gets the next one.
+/// Each takes writes, and gives its own locks. Each connection gets the next one.
 #[test]
 fn a_self_test_finds_a_balancer_that_leads_to_more_than_one_mysql() {
     let engine = Engine::Mysql9;

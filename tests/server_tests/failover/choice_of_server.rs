@@ -172,7 +172,7 @@ fn what_cannot_be_reached_is_passed_over(engine: Engine) {
     assert!(log.contains("nowhere.invalid") && log.contains("127.0.0.1"), "{log}");
 }
 
-/// Whoever answers there is not the server of that name. Among others it is passed over; alone it defers.
+/// The machine that answers there is not the server of that name. Among others it is passed over; alone it defers.
 fn a_server_whose_certificate_is_for_another_name_is_passed_over(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
     let (host, port) = engine.address();
@@ -188,8 +188,8 @@ fn a_server_whose_certificate_is_for_another_name_is_passed_over(engine: Engine)
     let what = format!("server 127.0.0.2 port {}", elsewhere.address.port());
     let [("warning", found)] = checked.on(&what)[..] else { panic!("{:?}", checked.on(&what)) };
     assert!(found.contains("certificate"), "{found}");
-    let mend = "deliveries pass it over; if it is to take over one day, see to it";
-    assert_eq!((checked.fix(found), checked.exit), (mend, Some(0)));
+    let fix = "deliveries pass it over; if it is to take over one day, see to it";
+    assert_eq!((checked.fix(found), checked.exit), (fix, Some(0)));
 
     let hosts = format!("hosts = [\"{}\"]\nfailover_timeout = \"0s\"\n", elsewhere.address);
     scene.configure(|settings| settings.database_more = hosts);

@@ -1,6 +1,6 @@
 //! The primary dies among deliveries, and its standby takes over. Where commits wait for the standby, nothing is lost,
 //! nothing is duplicated, and the ledger of the new primary has it all. Where they do not, the ledger forgets, and
-//! epochs keep what it forgot from being there twice.
+//! epochs keep what it forgot from being duplicated.
 
 use crate::fixtures::delivery_storm::{Storm, hurry};
 use crate::fixtures::last_crlf_gate::Gate;
@@ -130,5 +130,5 @@ fn what_a_fail_over_among_deliveries_has_forgotten_is_there_once() {
 #[test]
 fn without_epochs_what_a_fail_over_among_deliveries_has_forgotten_is_duplicated() {
     let twice = a_fail_over_that_forgets_among_deliveries(false);
-    assert!(twice >= FORGOTTEN, "only {twice} copies are there twice");
+    assert!(twice >= FORGOTTEN, "only {twice} copies are duplicated");
 }

@@ -47,7 +47,7 @@ fn a_former_primary_is_not_used_by_a_worker_that_has_met_the_new_one() {
     drop(lmtp);
     service.end();
 
-    // Whoever has met neither sees two that take writes.
+    // A host that has met neither sees two that take writes.
     let found = check(&scene);
     assert!(found.contains("both take writes"), "{found}");
 }

@@ -36,13 +36,13 @@ fn cluster() -> ([OwnServer; 2], Scene) {
 #[test]
 fn on_two_nodes_of_galera_nothing_is_delivered() {
     let (nodes, mut scene) = cluster();
-    // This is why: whoever asks another node has the same lock at the same time.
+    // This is why: a client of another node has the same lock at the same time.
     let name = format!("maildrop {}", scene.run);
     let take = format!("SELECT CAST(GET_LOCK('{name}', 0) AS CHAR)");
     let mut sessions = [0, 1].map(|node| session(&nodes[node]));
     let taken: Vec<_> = sessions.iter_mut().flat_map(|session| session.texts(&take)).collect();
     assert_eq!(taken, ["1", "1"]);
-    // What one is told, the other has.
+    // What one node is sent, the other has.
     let ledger = format!("SELECT message_id FROM {}.messages", scene.database.name);
     let shown = sessions.each_mut().map(|session| session.texts(&ledger));
     assert_eq!((shown[0].len(), &shown[0]), (1, &shown[1]));

@@ -132,7 +132,7 @@ fn in_the_minority(group: &Group, scene: &Scene, only: &str, mut command: Runnin
     }
 }
 
-/// A process that has seen nothing before is told by the member itself that it reaches no majority, and asks the others.
+/// A process without memory learns from the member itself that it reaches no majority, and asks the others.
 fn who_asks_the_others(group: &Group, scene: &Scene, new: &OwnServer) {
     let all: Vec<&OwnServer> = group.members.iter().collect();
     let config = in_no_hurry(scene, &hosts(&all, "failover_timeout = \"0s\"\n"));
@@ -220,7 +220,7 @@ fn what_it_says_of_itself(member: &OwnServer) {
     assert_eq!(session.texts(figures), ["<> <>"]);
 }
 
-/// A role with the right to the figures alone is told by them.
+/// A role with the right to the figures alone learns it from them.
 fn who_may_not_ask_for_members(member: &OwnServer, scene: &Scene) {
     let role = format!("f{}", &scene.run[scene.run.len() - 12..]);
     let mut session = Group::session(member);

@@ -211,20 +211,20 @@ fn fail_over(cluster: &Cluster, leader: usize, how: End, site: &MailHosts) -> Ev
     let next = cluster.next_leader(leader);
     let answers = Instant::now();
     let before = delivered(cluster, next, site);
-    let mut mended = false;
+    let mut is_repaired = false;
     // By the way: the former one joins when the new one has delivered something, or after a while.
     wait_for("something is delivered", LIMIT, || {
         let now = delivered(cluster, next, site);
-        if !mended && (now > before && how != End::Hung || answers.elapsed() > BESIDE) {
-            cluster.mend(leader, how);
-            mended = true;
+        if !is_repaired && (now > before && how != End::Hung || answers.elapsed() > BESIDE) {
+            cluster.repair(leader, how);
+            is_repaired = true;
         }
         now > before
     });
     let delivers = Instant::now();
-    if !mended {
+    if !is_repaired {
         std::thread::sleep(BESIDE.saturating_sub(answers.elapsed()));
-        cluster.mend(leader, how);
+        cluster.repair(leader, how);
     }
     Event { how, began, answers, delivers }
 }
@@ -246,7 +246,7 @@ fn delivered(cluster: &Cluster, node: usize, site: &MailHosts) -> i64 {
 /// A recipient of a message, and what Postfix has logged of him: how old the message was when he was first deferred, and
 /// why; and when it was delivered.
 #[derive(Default)]
-struct Told {
+struct Totals {
     deferred: Option<(Duration, String)>,
     /// He had to wait for `imap.append_grace`.
     in_doubt: bool,
@@ -255,7 +255,7 @@ struct Told {
 
 /// A line for each fail-over.
 fn table(events: &[Event], brought: &[Brought], logs: &[String; 2]) -> String {
-    let mut collected: BTreeMap<(usize, &str, &str), Told> = BTreeMap::new();
+    let mut collected: BTreeMap<(usize, &str, &str), Totals> = BTreeMap::new();
     for (host, log) in logs.iter().enumerate() {
         for line in log.lines() {
             let Some((queue_id, to, age, status)) = parsed(line) else { continue };

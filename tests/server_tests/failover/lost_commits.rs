@@ -66,7 +66,7 @@ fn a_fail_over_that_forgets(with_epochs: bool) -> (usize, usize) {
         assert_eq!(searches(&scene), 2 * MESSAGES + 1, "{}", scene.log());
         let found = check(&scene);
         assert!(found.contains("what came before is looked for before it is appended"), "{found}");
-        // Two hours later, what came since is not looked for any more; what is older, or cannot be told, is.
+        // Two hours later, what came since is not looked for any more; what is older, or of unknown age, is.
         database.execute("UPDATE epochs SET since = since - interval '2 hours'");
         for (id, message, looks) in [
             ("young", came(&scene, "young", 0), 0),

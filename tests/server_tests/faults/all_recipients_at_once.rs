@@ -13,7 +13,7 @@ const NAMES: [&str; 6] = ["doug", "scuba", "anna", "bert", "carl", "dora"];
 fn each_recipient_once_and_the_author_once(engine: Engine) {
     let mut scene = Scene::with(engine, &NAMES);
     scene.member("lisa");
-    // A slow way to Sent: whoever could look for a copy there meanwhile would find none.
+    // A slow way to Sent: a search for a copy there would find none meanwhile.
     let wire = Wire::to(scene.settings.imap.clone(), |speaker, piece| {
         if speaker == Speaker::Program && says(piece, " APPEND ") && says(piece, "Sent") {
             std::thread::sleep(Duration::from_millis(300));

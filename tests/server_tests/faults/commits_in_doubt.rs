@@ -1,5 +1,5 @@
 //! PostgreSQL: a COMMIT that waits for a synchronous standby, and whose wait somebody ends. It is committed on the primary, and
-//! a fail-over may forget it: nothing was told to be delivered, and whoever comes next finds one copy, whichever it was.
+//! a fail-over may forget it: nothing was reported as delivered, and the next delivery finds one copy, whichever it was.
 
 use crate::support::database::Engine;
 use crate::support::postgres::{Mail, TestDatabase, on_each_postgres};
@@ -154,10 +154,10 @@ fn what_people_change_is_not_reported_to_be_done_either(server: &str) {
     assert_eq!(database.change("taking an address out", delete, &maria).unwrap(), 1);
 }
 
-/// A fail-over may forget that the way in was proven, and the session that was told so is not used again.
+/// A fail-over may forget the check of a login, and the session that recorded it is not used again.
 fn a_way_in_whose_record_is_in_doubt_is_not_proven(server: &str) {
     let mut site = Site::new(server);
-    let login_check = LoginCheck::new("a way in".into());
+    let login_check = LoginCheck::new("a login".into());
     let mut database = site.scene.open_database();
     site.primary.commits_wait();
     std::thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! A connection that is cut before any piece of what goes over it; and the lock's connection, ended by the database's
 //! administrator before any piece of what the program says to the database, and to the mailbox store. Whatever the
-//! delivery says then, in the end there is one copy in each mailbox, who is subscribed is told of it once, and exit 0 is never said
-//! too early.
+//! delivery says then, in the end there is one copy in each mailbox, a subscriber is notified of it once, and exit 0 is
+//! never said too early.
 
 use crate::support::database::Engine;
 use crate::support::event_rows::each_change_was_reported_once;

@@ -19,7 +19,7 @@ on_each_engine!(
     passwords_are_never_reported,
 );
 
-/// Nothing was delivered or begun, and it was told so in time.
+/// Nothing was delivered or begun, and the answer said so in time.
 fn deferred(scene: &Scene, outcome: &Outcome, line: &str) {
     outcome.deferred(line);
     let log_text = format!("{}{}", outcome.line, scene.log());

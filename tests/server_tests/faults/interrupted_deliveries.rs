@@ -1,5 +1,5 @@
 //! Deliveries that are cut short: killed, or left by a server, at the worst moments. Afterwards the message is there once, and who is
-//! subscribed was told of each copy once.
+//! subscribed was notified of each copy once.
 
 use crate::support::database::{Connection, Engine};
 use crate::support::event_rows::each_change_was_reported_once;
@@ -156,7 +156,7 @@ fn a_database_that_goes_away_before_the_record_does_not_double_the_copy(engine: 
     settled_at_the_next_attempt(&mut scene, &message, "INBOX adopted (uid 1), Sent adopted (uid 1)");
 }
 
-/// It was recorded, and nobody told us.
+/// It was recorded, and the answer was lost.
 fn a_commit_whose_answer_is_lost_is_a_commit(engine: Engine) {
     let mut scene = subscribed(engine, &["lisa", "doug"]);
     let message = scene.message("no-answer");

@@ -36,7 +36,7 @@ fn on_the_way_to_the_mailbox_store(engine: Engine) {
     // The time limits of the lock's session are longer than that, so they are not what frees it.
     let stuck =
         silence(engine, "silence from the mailbox store", |settings| &mut settings.imap, Duration::from_secs(20));
-    assert_eq!(stuck, 0, "whoever ends lets go of the lock: the database hears of it");
+    assert_eq!(stuck, 0, "a process that ends frees its lock: the database notices");
 }
 
 /// How many locks the database kept for longer than it may take to `hear` that a process has ended.

@@ -1,6 +1,6 @@
 //! `postfix stop` in the midst of deliveries. It ends pipe(8) by SIGTERM, and the program, which pipe(8) has put into a
 //! session of its own, lives on with what it has of its message: 64 kB lie in the pipe, and then comes the end of file.
-//! Afterwards Postfix delivers everything that was not told it was: nothing of it is cut, lost, or there twice.
+//! Afterwards Postfix delivers everything that it does not know to be delivered: nothing of it is cut, lost, or duplicated.
 
 use crate::support::database::Engine;
 use crate::support::mail_hosts::{MailHosts, Options, long_message};

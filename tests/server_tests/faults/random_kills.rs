@@ -78,7 +78,7 @@ fn processes_are_stopped_until_after_their_deadline(engine: Engine) {
         let is_taken = |number: usize| coins >> number & 1 == 0;
         stopped_for(&mut run, is_taken, |_, _| std::thread::sleep(deadline));
     }
-    // Once, past every time limit: until the server itself has taken all their locks away. Who is struck has the lock in hand
+    // Once, past every time limit: until the server itself has taken all their locks away. Who is struck holds the lock
     // more often than not; where nobody had, again.
     let mut stopped = false;
     for _ in 0..50 {
@@ -102,11 +102,11 @@ fn processes_are_stopped_until_after_their_deadline(engine: Engine) {
             },
         );
     }
-    assert!(stopped, "nobody was stopped with the lock in hand");
+    assert!(stopped, "nobody was stopped while it held the lock");
     run.count("SIGSTOP");
 }
 
-/// Stops whoever gets a lock, at a random moment, lets the others end and be tried again meanwhile, and then lets the
+/// Stops a process that gets a lock, at a random moment, lets the others end and be tried again meanwhile, and then lets the
 /// stopped go on.
 fn stopped_for(
     run: &mut Run,
@@ -141,7 +141,7 @@ fn stopped_for(
     run.try_until_delivered(&mut queue);
 }
 
-/// Lies in wait for whoever gets a lock, and strikes two in three of them a random moment later, within the time that
+/// Lies in wait for each process that gets a lock, and strikes two in three of them a random moment later, within the time that
 /// others hold theirs for; until all have ended.
 fn hunt(
     run: &mut Run,

@@ -1,6 +1,6 @@
 //! Deliveries of two real Postfixes, whose processes are killed by SIGKILL at random moments, on both hosts, while more
 //! messages come in: the program, or the pipe(8) that runs it. Postfix tries them again by itself (pipe(8) defers what a
-//! signal has ended, and qmgr(8) what a dead pipe(8) had in hand). Afterwards every mailbox has every message once, to its
+//! signal has ended, and qmgr(8) the messages of a dead pipe(8)). Afterwards every mailbox has every message once, to its
 //! end, the ledger says so, and the queues are empty.
 
 use crate::support::database::Engine;

@@ -221,7 +221,7 @@ fn side_by_side<'a>(runs: &[&'a Run], deliver: impl Fn(&Run) -> Outcome + Sync) 
 }
 
 /// Measures how much later than it should a thread gets to run that wants nothing but to wake up and to write a byte to a
-/// file: what a busy machine adds to every deadline, whoever keeps it.
+/// file: what a busy machine adds to every deadline.
 struct Clock {
     /// Until when each lasted, and how much later that was than it should be.
     ticks: Arc<Mutex<Vec<(Instant, Duration)>>>,
@@ -272,7 +272,7 @@ fn in_time(clock: &Clock, what: &str, began: Instant, deadline: Duration, outcom
     outcome.one_line();
 }
 
-/// Whoever writes the message stalls: before its first byte, in the header, in the body, before the end of the file; or
+/// The writer of the message stalls: before its first byte, in the header, in the body, before the end of the file; or
 /// writes a byte a second. What was read of it is not delivered.
 #[test]
 fn a_pipe_that_falls_silent() {

@@ -16,7 +16,7 @@ fn a_copy_is_stored_as_it_was_sent_where_the_server_says() {
         let before = position(&mut mailbox);
         let placement = stored(&mut mailbox, &message);
         let expected = Placement { uid_validity: before.uid_validity, uid: before.uid_next };
-        // Dovecot tells it even where it is told to say that it has no UIDPLUS.
+        // Dovecot answers it even if it is configured to announce no UIDPLUS.
         assert_eq!(placement, Some(expected), "{server:?}");
         assert_eq!(position(&mut mailbox).uid_next, before.uid_next + 1);
         let there = server.mail_program(&user).messages("INBOX");

@@ -109,7 +109,7 @@ fn what_a_server_has_shown_is_remembered_for_fourteen_days(engine: Engine) {
     assert_eq!(invented(&server.logins()), 1);
     scene.deliver("doug", scene.message("fifth")).delivered();
     assert_eq!(invented(&server.logins()), 0);
-    // Whoever logs in otherwise has it shown again.
+    // Another login checks it again.
     scene.configure(|settings| settings.imap_more = "login_user = \"{user}\"".into());
     let outcome = scene.deliver("doug", scene.message("sixth"));
     outcome.deferred("4.3.5 ");
@@ -136,7 +136,7 @@ fn a_proof_that_cannot_be_renewed_stops_no_mail_while_it_counts(engine: Engine) 
     let check = text(&scene.subcommand(&["check", "--all"]));
     assert!(check.contains("proven 8d") && check.contains("and not renewed since"), "{check}");
     server.logins();
-    // While one proves it anew, deliveries go on.
+    // While one checks it again, deliveries go on.
     let login_check = LoginCheck::new(scene.database.texts("SELECT login FROM login_checks").remove(0));
     let (mut another, lock) = (scene.open_database(), LockName::new("maildrop way in", &login_check.digest));
     assert!(matches!(another.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
@@ -250,7 +250,7 @@ fn a_renewal_goes_by_another_user_where_one_cannot_be_let_in() {
     assert_eq!((status, invented(&server.logins())), (Some(0), 1), "{output}");
 }
 
-/// It looks at the name, and whoever exists is led to the INBOX of whoever logs in.
+/// It looks at the name, and each existing user is led to the INBOX of the login.
 fn looks_and_ignores(login: &Login) -> Welcome {
     match honours(login) {
         Welcome::Refused(refusal) if login.acting_for != "service" => Welcome::Refused(refusal),
@@ -430,7 +430,7 @@ fn what_real_servers_make_of_it() {
     let found = |settings: &Settings, user: &str| {
         prove(settings, (user, None), "INBOX", soon(), soon()).map_err(|error| error.failure)
     };
-    // These two let in whoever comes, as the tests want it: tests/images/start/dovecot, tests/images/start/cyrus.
+    // These two let everybody in, as the tests want it: tests/images/start/dovecot, tests/images/start/cyrus.
     for server in [Server::Dovecot, Server::Cyrus] {
         for user in [somebody("behalf"), format!("{}@mail.example", somebody("behalf"))] {
             assert_eq!(found(&server.settings(), &user), Ok(Honoured::EachHasHisOwn), "{server:?} {user}");
@@ -621,7 +621,8 @@ fn check_names_the_right_that_is_missing_on_dovecot() {
 #[test]
 fn check_says_of_two_mailboxes_that_look_alike_that_they_could_not_be_distinguished_and_not_that_they_are_one() {
     let scene = |server: &Accounts| scene_on(PG, server.port, &["doug", "scuba"]);
-    // A user who does not exist is refused. Whoever does exist is in one INBOX, or in one of those that were made in the same second.
+    // A user who does not exist is refused. A user who does exist is in one INBOX, or in one of those that were made in
+    // the same second.
     for uid_next in [1, 5] {
         for of_all in [Some("proxy"), None] {
             let alike = Accounts::start(None, move |login| match honours(login) {

@@ -1,5 +1,5 @@
 //! Real, and really broken, messages that others have collected: each is delivered to two recipients, read back over IMAP
-//! and compared byte for byte; and is one message, whoever's copy one looks at. They lie beside the source tree, in
+//! and compared byte for byte; and is one message in everybody's copy. They lie beside the source tree, in
 //! `shared/corpus`; without them there is nothing to see.
 
 use crate::faults::bad_input::same;

@@ -22,7 +22,7 @@ fn under_tls(server: Server) -> Settings {
 }
 
 fn leads_in(settings: &Settings) {
-    let user = somebody("waysin");
+    let user = somebody("logins");
     let session = log_in(settings, &user).unwrap_or_else(|error| panic!("{settings:?}: {error}"));
     let mut mailbox = session.open("INBOX");
     assert!(mailbox.describe().contains(" ready"), "{}", mailbox.describe());
@@ -30,7 +30,7 @@ fn leads_in(settings: &Settings) {
 }
 
 fn refused(settings: &Settings, failure: MailboxFailure) {
-    let error = log_in(settings, &somebody("waysin")).err().unwrap_or_else(|| panic!("{settings:?} leads in"));
+    let error = log_in(settings, &somebody("logins")).err().unwrap_or_else(|| panic!("{settings:?} leads in"));
     assert_eq!(error.failure, failure, "{error}");
     assert!(!error.to_string().contains("secret"), "{error}");
 }
@@ -125,7 +125,7 @@ fn an_account_that_may_not_act_for_others_is_access_denied() {
 }
 
 #[test]
-fn a_certificate_that_is_not_to_be_trusted_is_no_way_in() {
+fn a_certificate_that_is_not_to_be_trusted_lets_nobody_in() {
     for settings in [
         Settings { encryption: Encryption::StartTls, ..Server::Dovecot.settings() },
         under_tls(Server::Dovecot),

@@ -30,7 +30,7 @@ fn all_of_them_learn_where_it_stands(server: Server, users: usize) {
             .into_iter()
             .map(|position| position.unwrap_or_else(|error| panic!("{server:?}: {error}")).unwrap().uid_validity)
             .collect();
-        assert_eq!(uid_validities.len(), 1, "{server:?}: one mailbox, whoever made it");
+        assert_eq!(uid_validities.len(), 1, "{server:?}: one mailbox, by one process");
     }
 }
 

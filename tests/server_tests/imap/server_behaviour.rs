@@ -220,7 +220,7 @@ fn a_mailbox_has_an_id_that_no_other_has_and_that_stays(server: Server) {
     }
 }
 
-/// Whatever is stored after STATUS has told UIDNEXT is at or above it, even if its APPEND had begun by then.
+/// Whatever is stored after STATUS has answered UIDNEXT is at or above it, even if its APPEND had begun by then.
 fn an_append_has_its_uid_when_it_ends(server: Server) {
     let user = somebody("what");
     let (mut slow, mut quick) = (server.mail_program(&user), server.mail_program(&user));
@@ -282,7 +282,7 @@ fn an_append_of_a_client_that_is_gone_is_stored_whole_or_not_at_all(server: Serv
     assert!(stored > 0, "never seen: then nothing needs to settle");
 }
 
-/// A removal is as late as that: whoever asked for it may be dead, and his lock free, when it happens.
+/// A removal is as late as that: its client may be dead, and the lock free, when it happens.
 fn an_expunge_of_a_client_that_is_gone_happens_all_the_same(server: Server) {
     let mut removed = 0;
     for round in 0..MOST_ROUNDS {

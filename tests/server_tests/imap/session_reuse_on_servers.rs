@@ -103,7 +103,7 @@ fn one_delivery_after_another_and_each_message_is_there_once(engine: Engine) {
     scene.configure(|settings| settings.more = "[sent]\nauthor_check = \"header\"\n".into());
     let mut worker = Worker::of(&scene);
     let (cold, cold_imap) = worker.delivers("doug", &scene.message("first"));
-    // The first one made lisa's Sent, for want of which STATUS was refused: her session serves no other delivery.
+    // The first one made lisa's Sent, without which STATUS was refused: her session serves no other delivery.
     let (_, imap) = worker.delivers("doug", &scene.message("second"));
     assert_eq!(imap, 5);
     let (warm, warm_imap) = worker.delivers("doug", &scene.message("as warm as can be"));

@@ -1,4 +1,4 @@
-//! Thousands of notifications are had told once more, given up and removed piece by piece: somebody who keeps one of their rows, or the
+//! Thousands of notifications are requeued, given up and removed batch by batch: somebody who keeps one of their rows, or the
 //! subscription's, holds up nobody for long, and what ended half way goes on when it is asked for again.
 
 use crate::fixtures::rest_client::Rest;

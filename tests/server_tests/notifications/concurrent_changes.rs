@@ -77,8 +77,8 @@ fn nobody_waits_for_who_changes_or_takes_another_subscription(engine: Engine) {
     assert!(matches!(database.publish(&lock, Wake::All).unwrap(), Published::Events { count: 1, .. }));
 }
 
-/// The first one's lease is over before it has settled, and a second one has asked the receiver meanwhile: whoever has the lease says what
-/// becomes of it.
+/// The first one's lease is over before it has settled, and a second one has asked the receiver meanwhile: the holder
+/// of the lease says what becomes of it.
 fn a_subscription_is_disabled_only_by_the_notifier_that_has_leased_it(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let gone = subscribe(&mut scene, ("all", ""), "https://hooks.example.com/gone", &[]);

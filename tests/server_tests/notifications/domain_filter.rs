@@ -11,7 +11,7 @@ on_each_other_version![a_domain_is_what_stands_behind_the_last_at_sign];
 
 fn a_domain_is_what_stands_behind_the_last_at_sign(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
-    // They rest, so that what is to be told to each stays where it can be seen.
+    // They rest, so that what is pending for each stays where it can be seen.
     for (number, domain) in ["mail.axial.net", "evil.net", "evil.net@mail.axial.net"].into_iter().enumerate() {
         let url = format!("https://example.org/{number}");
         subscribe(&mut scene, ("domain", domain), &url, &[("state", "'paused'")]);

@@ -1,4 +1,4 @@
-//! What happens to messages is told to who has subscribed: all of it, to nobody else, signed, whatever ends in between.
+//! Subscribers are notified of what happens to messages: of all of it, nobody else, signed, whatever ends in between.
 
 use crate::fixtures::signature_verifier;
 use crate::fixtures::webhook_receiver::{Receiver, Request};
@@ -94,7 +94,7 @@ impl Notifier {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// Ends as it is told to.
+    /// Ends on the usual signal.
     #[track_caller]
     pub fn end(mut self) {
         self.signal(Signal::TERM);
@@ -167,7 +167,7 @@ pub fn happen(scene: &mut Scene, count: usize, event_type: &str) -> Vec<String> 
     ids
 }
 
-/// The same, by whoever runs this statement.
+/// The same, by the session that runs this statement.
 pub fn happening(engine: Engine, count: usize, event_type: &str) -> (Vec<String>, String) {
     let postgres = engine.is_postgres();
     let events: Vec<Uuid> = (0..count).map(|_| Uuid::now_v7()).collect();
@@ -330,7 +330,7 @@ fn each_event_reaches_who_wants_it_once_and_signed(engine: Engine) {
         verify(&request, domain, 2).unwrap();
         verify(&request, domain, 1).unwrap_err();
     }
-    // Who is active again is told what has waited.
+    // A subscription that is active again is sent what has waited.
     scene.database.execute("UPDATE subscriptions SET state = 'active' WHERE state = 'paused'");
     wait_until("what has waited is notified", || scene.database.count(PENDING) == 0);
     assert_eq!(ids(&receiver.taken("/quick/paused")), sorted(&both));
@@ -418,7 +418,7 @@ fn a_dead_and_a_slow_receiver_hold_up_nobody_and_order_is_kept(engine: Engine) {
         i64::try_from(ids(&receiver.came("/dead")).len()).unwrap()
     });
     assert_eq!((receiver.came("/slow").len(), receiver.taken("/slow").len()), (4, 0));
-    // Told to end, it waits for the answers that are under way, and writes them down.
+    // On SIGTERM, it waits for the answers that are under way, and records them.
     notifier.signal(Signal::TERM);
     receiver.release();
     notifier.end();
@@ -517,7 +517,7 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     let resumed = scene.subcommand(&["subscription", "resume", &mute, "--json"]);
     let resumed: Value = serde_json::from_slice(&resumed.stdout).unwrap();
     assert_eq!(resumed["state"], "unverified");
-    // Nor does it come to be told by being disabled for another reason, and resumed.
+    // Nor is it sent by being disabled for another reason, and resumed.
     let disabled = scene.subcommand(&["subscription", "disable", &mute, "--reason", "x"]);
     assert_eq!(disabled.status.code(), Some(65), "{disabled:?}");
     // And where the database cannot tell, that is said.
@@ -559,7 +559,7 @@ fn what_was_given_up_is_notified_once_more_when_somebody_says_so(engine: Engine)
     wait_until("they are notified once more", || scene.database.count(PENDING) == 0);
     assert_eq!(receiver.taken("/quick").len(), 4);
     notifier.end();
-    // What was told is forgotten when its time is over.
+    // What was sent is forgotten when its time is over.
     let oldest = scene.database.count("SELECT min(position) FROM events");
     let long_ago =
         if engine.is_postgres() { "now() - interval '40 days'" } else { "UTC_TIMESTAMP(6) - INTERVAL 40 DAY" };
@@ -589,7 +589,7 @@ fn who_subscribes_manually_is_notified_until_it_is_over(engine: Engine) {
         assert_eq!(output.status.code(), Some(0), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let told = |count: usize| {
+    let request_after = |count: usize| {
         wait_until("it is notified", || receiver.taken("/quick").len() == count);
         receiver.taken("/quick").pop().unwrap()
     };
@@ -607,12 +607,12 @@ fn who_subscribes_manually_is_notified_until_it_is_over(engine: Engine) {
     wait_until("the callback has answered its question", || said(&["show", id])["state"] == "active");
 
     scene.deliver("doug", scene.message("a")).delivered();
-    verify(&told(2), id.parse().unwrap(), 1).unwrap();
+    verify(&request_after(2), id.parse().unwrap(), 1).unwrap();
     // Both secrets sign for a day.
     let other = said(&["secret", "--new", id]);
     assert_ne!(other["secret"], secret);
     scene.deliver("doug", scene.message("b")).delivered();
-    let both = told(3);
+    let both = request_after(3);
     [1, 2].iter().for_each(|generation| verify(&both, id.parse().unwrap(), *generation).unwrap());
 
     // What happens while it rests is kept.
@@ -621,7 +621,7 @@ fn who_subscribes_manually_is_notified_until_it_is_over(engine: Engine) {
     scene.deliver("doug", scene.message("c")).delivered();
     wait_until("it is kept", || said(&["show", id])["pending"] == 1);
     assert_eq!(said(&["resume", id])["state"], "active");
-    verify(&told(4), id.parse().unwrap(), 2).unwrap();
+    verify(&request_after(4), id.parse().unwrap(), 2).unwrap();
     // Refused, it changes nothing: not for how long a receiver rests.
     wait_until("it is written down", || {
         let leased = "SELECT count(*) FROM subscription_queues WHERE leased_by IS NOT NULL";
@@ -690,8 +690,8 @@ fn what_the_page_says_of_verifying_holds() {
         .env("SECRET", &secret)
         .env("ID", request.id());
     let printed = shell.env("TIMESTAMP", &request.headers["webhook-timestamp"]).output().unwrap();
-    let by_hand = format!("v1,{}", String::from_utf8(printed.stdout).unwrap().trim());
-    assert_eq!(request.headers["webhook-signature"].split(' ').next(), Some(by_hand.as_str()));
+    let by_openssl = format!("v1,{}", String::from_utf8(printed.stdout).unwrap().trim());
+    assert_eq!(request.headers["webhook-signature"].split(' ').next(), Some(by_openssl.as_str()));
 }
 
 /// What receivers use that nobody here wrote: Standard Webhooks' own library, and Svix's, in Python. While a secret is rotated, both

@@ -68,7 +68,7 @@ def nearly(body):
     if body['type'].endswith('.delivered'):
         other = {'sender': 'recipient', 'recipient': 'sender'}[copy['role']]
         yield {**body, 'data': {**data, 'copy': {**copy, 'role': other}}}
-    yield {**body, 'data': {**data, 'copy': {**copy, 'manner': 'by hand' if 'manner' in copy else 'appended'}}}
+    yield {**body, 'data': {**data, 'copy': {**copy, 'manner': 'manual' if 'manner' in copy else 'appended'}}}
     for key in ['id', 'message_id', 'host', *(FULL if 'size' in message else [])]:
         yield {**body, 'data': {**data, 'message': without(message, key)}}
         yield {**body, 'data': {**data, 'message': {**message, key: {}}}}
@@ -157,7 +157,7 @@ fn all_that_is_sent_is_as_the_document_says() {
     let read: Value = serde_json::from_str(&std::fs::read_to_string(DOCUMENT).unwrap()).unwrap();
     let types = &read["components"]["schemas"]["Notification"]["properties"]["type"]["enum"];
     let types: Vec<&str> = types.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
-    // One that was recorded, so that there is something to be told in full.
+    // One that was recorded, so that there is something to send in full.
     scene.deliver("doug", scene.message("a")).delivered();
     let of_copies: Vec<&&str> = types.iter().filter(|name| !name.starts_with("subscription.")).collect();
     for name in &of_copies {

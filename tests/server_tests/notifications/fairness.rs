@@ -44,7 +44,7 @@ fn a_hundred_receivers_that_do_not_answer_hold_up_nobody(engine: Engine) {
     let different: BTreeSet<(u32, u128)> = receivers.look(|came| {
         came.iter().filter(|one| QUICK.contains(&one.receiver)).map(|one| (one.receiver, one.event)).collect()
     });
-    assert_eq!((different.len(), receivers.count(QUICK)), (480, 480), "each was told once");
+    assert_eq!((different.len(), receivers.count(QUICK)), (480, 480), "each was sent once");
     assert_eq!(receivers.count(SILENT), 400, "the others still have what they had");
     hold_to_the_document(&receivers.bodies(), &[]);
     drop(notifier);
@@ -68,7 +68,7 @@ fn rests(scene: &mut Scene) -> i64 {
     found[0].parse().unwrap()
 }
 
-/// The rest of whoever rests is over, and so are the waits of what failed.
+/// The rest of each resting subscription is over, and so are the waits of what failed.
 fn an_hour_passes(scene: &mut Scene) {
     let ago = if scene.database.engine.is_postgres() {
         "now() - interval '1 minute'"

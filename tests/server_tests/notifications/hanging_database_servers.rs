@@ -56,9 +56,9 @@ fn a_notifier_goes_on_by_another_session_and_tells_each_event_once(engine: Engin
 fn the_api_answers_again_after_all_its_threads_have_waited(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let hangs = Arc::new(AtomicBool::new(false));
-    let stands_still = Arc::clone(&hangs);
+    let is_hanging = Arc::clone(&hangs);
     let wire = Wire::to(scene.settings.database.clone(), move |speaker, _| {
-        if speaker == Speaker::Program && stands_still.load(Ordering::SeqCst) { Fate::Hold } else { Fate::Pass }
+        if speaker == Speaker::Program && is_hanging.load(Ordering::SeqCst) { Fate::Hold } else { Fate::Pass }
     });
     scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));
     let rest = Rest::start(&mut scene, "");
@@ -82,11 +82,11 @@ fn the_api_opens_mailboxes_again_after_as_many_looks_as_there_may_be_have_waited
     let mut scene = Scene::with(engine, &["doug"]);
     let (message, path) = deliver(&mut scene, "doug", "", "a");
     let hangs = Arc::new(AtomicBool::new(false));
-    let stands_still = Arc::clone(&hangs);
+    let is_hanging = Arc::clone(&hangs);
     // Such a session is opened, and what it writes down before it shows anything is not answered.
     let wire = Wire::to(scene.settings.database.clone(), move |speaker, piece| {
         let is_asked = speaker == Speaker::Program && says(piece, "INTO operations");
-        if is_asked && stands_still.load(Ordering::SeqCst) { Fate::Hold } else { Fate::Pass }
+        if is_asked && is_hanging.load(Ordering::SeqCst) { Fate::Hold } else { Fate::Pass }
     });
     scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));
     let rest = Rest::start_with_mailboxes(&mut scene);

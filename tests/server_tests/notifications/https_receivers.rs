@@ -63,7 +63,7 @@ struct Receiver {
     port: u16,
     came: Arc<Mutex<Vec<Value>>>,
     server: Child,
-    _told_to_end: ChildStdin,
+    _ends_with_stdin: ChildStdin,
 }
 
 impl Receiver {
@@ -85,7 +85,7 @@ impl Receiver {
                 shared.lock().unwrap().push(serde_json::from_str(&line).unwrap());
             }
         });
-        Self { port, came, server, _told_to_end: stdin }
+        Self { port, came, server, _ends_with_stdin: stdin }
     }
 
     fn url(&self) -> String {
@@ -155,7 +155,7 @@ fn only_who_proves_to_be_the_host_is_notified() {
     let failed = "SELECT count(*) FROM notifications WHERE tries >= 3 OR due_at IS NULL";
     wait_until("the others were tried", || scene.database.count(failed) >= 3);
     notifier.end();
-    assert!(impostors.iter().all(|impostor| impostor.count() == 0), "nothing was told to an impostor");
+    assert!(impostors.iter().all(|impostor| impostor.count() == 0), "nothing was sent to an impostor");
     let why = scene.database.texts("SELECT DISTINCT last_error FROM notifications WHERE last_error IS NOT NULL");
     // What is wrong with a certificate is for the log: a subscriber may ask about hosts that are none of its business.
     assert_eq!(why, ["not called: its host has no public address, or TLS failed"]);

@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 on_two_engines!(notifiers_are_killed_stopped_and_cut_off_at_random_moments);
 
-/// Milliseconds until each receiver answers. The last one is told in order.
+/// Milliseconds until each receiver answers. The last one is notified in order.
 const ANSWERS: [u64; 5] = [0, 0, 5, 50, 1];
 const IN_ORDER: u32 = 4;
 /// How many requests each may have at once, as a subscription has it that says nothing else.
@@ -31,7 +31,7 @@ const AT_ONCE: usize = 4;
 const WRITTEN_AT_ONCE: usize = 50;
 
 /// A receiver, and an event.
-type Told = (u32, u128);
+type NotifiedEvent = (u32, u128);
 
 fn notifiers_are_killed_stopped_and_cut_off_at_random_moments(engine: Engine) {
     let mut run = Run::new(engine);
@@ -268,7 +268,7 @@ impl Run {
     }
 
     /// What stands there, and what comes after it.
-    fn read<'a>(&self, line: &'a str) -> (Told, &'a str) {
+    fn read<'a>(&self, line: &'a str) -> (NotifiedEvent, &'a str) {
         let mut words = line.splitn(3, ' ');
         let mut next = || words.next().unwrap();
         let (subscription, event) = (next(), next());
@@ -276,7 +276,7 @@ impl Run {
         ((u32::try_from(number).unwrap(), u128::from_str_radix(event, 16).unwrap()), next())
     }
 
-    /// Notes what has come by way of this one, which sends nothing any more, and is not written down as told. How many it had leased.
+    /// Notes what has come by way of this one, which sends nothing any more, and is not recorded as sent. How many it had leased.
     fn struck(&mut self, by: &Uuid, moment: Instant, fault: Fault) -> usize {
         self.receivers.all_is_noted();
         let of = self.of(by);
@@ -287,7 +287,7 @@ impl Run {
              JOIN subscription_queues q ON q.subscription = n.subscription WHERE q.{of}",
             self.received_in("n.subscription", "e.event")
         ));
-        let pending: BTreeMap<Told, bool> = pending
+        let pending: BTreeMap<NotifiedEvent, bool> = pending
             .iter()
             .map(|line| {
                 let (notified, tries) = self.read(line);
@@ -295,10 +295,10 @@ impl Run {
             })
             .collect();
         let came = self.receivers.look(<[Came]>::to_vec);
-        let last: BTreeMap<Told, usize> =
+        let last: BTreeMap<NotifiedEvent, usize> =
             came.iter().zip(0..).map(|(one, place)| ((one.receiver, one.event), place)).collect();
         // What an earlier one has left, and this one had not come to, is that one's.
-        let left: Vec<(Told, usize)> = last
+        let left: Vec<(NotifiedEvent, usize)> = last
             .into_iter()
             .filter(|(notified, place)| pending.contains_key(notified) && !self.may_come_again.contains(place))
             .collect();
@@ -340,7 +340,7 @@ impl Run {
     }
 
     /// How often each was answered, or not answered in time, so that it comes again.
-    fn failed(&mut self) -> BTreeMap<Told, usize> {
+    fn failed(&mut self) -> BTreeMap<NotifiedEvent, usize> {
         let failed = format!(
             "SELECT concat({}, ' ', count(*)) FROM notification_attempts a JOIN events e ON e.position = a.event \
              WHERE a.status IS NULL OR a.status > 299 GROUP BY a.subscription, e.event",
@@ -370,15 +370,15 @@ impl Run {
         assert!(self.happened.iter().all(|event| place.contains_key(event)));
         let came = self.receivers.look(<[Came]>::to_vec);
         hold_to_the_document(&self.receivers.bodies(), &[]);
-        let mut times: BTreeMap<Told, usize> = BTreeMap::new();
+        let mut times: BTreeMap<NotifiedEvent, usize> = BTreeMap::new();
         came.iter().for_each(|one| *times.entry((one.receiver, one.event)).or_default() += 1);
         let all = (0..ANSWERS.len() as u32).flat_map(|receiver| events.iter().map(move |event| (receiver, *event)));
-        let lost: Vec<Told> = all.filter(|notified| !times.contains_key(notified)).collect();
+        let lost: Vec<NotifiedEvent> = all.filter(|notified| !times.contains_key(notified)).collect();
         let mut again = self.failed();
         for place in &self.may_come_again {
             *again.entry((came[*place].receiver, came[*place].event)).or_default() += 1;
         }
-        let more = |(notified, times): (&Told, &usize)| {
+        let more = |(notified, times): (&NotifiedEvent, &usize)| {
             (times - 1).saturating_sub(again.get(notified).copied().unwrap_or_default())
         };
         let (twice, unexplained): (usize, usize) =
@@ -398,7 +398,7 @@ impl Run {
             unexplained.saturating_sub(others),
         ));
         assert!(lost.is_empty(), "{lost:?}");
-        assert!(unexplained <= others, "{unexplained} were told twice for no reason");
+        assert!(unexplained <= others, "{unexplained} were sent twice for no reason");
         // In order, whatever ended in between: what came again apart, each came after all before it.
         let mut known = BTreeSet::new();
         let in_order = came.iter().filter(|one| one.receiver == IN_ORDER).map(|one| place[&one.event]);

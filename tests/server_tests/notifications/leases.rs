@@ -91,9 +91,9 @@ fn of_what_a_notifier_has_left_behind_half_as_many_are_leased_and_at_last_one_al
     let mut database = scene.open_database();
     assert!(matches!(database.publish(&lock(&scene), Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
     let ended = if engine.is_postgres() { "now() - interval '1 hour'" } else { "UTC_TIMESTAMP(6) - INTERVAL 1 HOUR" };
-    let mut lease = |scene: &mut Scene, in_hand| {
+    let mut lease = |scene: &mut Scene, leased_before| {
         let by = Uuid::now_v7();
-        let leased = database.lease(by, Duration::from_hours(1), 10, &[], in_hand).unwrap();
+        let leased = database.lease(by, Duration::from_hours(1), 10, &[], leased_before).unwrap();
         // It ends.
         scene
             .database

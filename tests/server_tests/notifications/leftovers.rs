@@ -29,8 +29,8 @@ fn notifications_of_events_or_of_a_subscription_that_are_gone_go_when_old_events
     // As it is where it was deleted before the publisher's COMMIT.
     let [gone, kept] = [gone, kept].map(|id| literal(engine, id));
     scene.database.execute(&format!("DELETE FROM subscriptions WHERE id = {gone}"));
-    // What was left so in earlier times, of events that were forgotten since: more than a page. Or who had events told once more while they
-    // were forgotten.
+    // What was left so in earlier times, of events that were forgotten since: more than a page. Or who had events sent
+    // once more while they were forgotten.
     for subscription in [&gone, &kept] {
         scene.database.execute(&format!(
             "INSERT INTO notifications (subscription, event) \

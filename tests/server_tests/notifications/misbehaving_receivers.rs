@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 /// A path, and what is written down of a try there. Eight seconds are more than those who do answer need, on a machine that hangs
 /// for a while.
-const AMISS: [(&str, &str); 12] = [
+const BAD_ANSWERS: [(&str, &str); 12] = [
     ("/silent", "no answer within 8 s"),
     ("/drips-its-head", "no answer within 8 s"),
     ("/drips-its-body", "no answer within 8 s"),
@@ -49,7 +49,7 @@ on_two_engines!(receivers_that_misbehave_cost_their_own_requests_and_nothing_is_
 fn receivers_that_misbehave_cost_their_own_requests_and_nothing_is_lost(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let (port, seen) = start();
-    for path in AMISS.map(|(path, _)| path).into_iter().chain(WELL) {
+    for path in BAD_ANSWERS.map(|(path, _)| path).into_iter().chain(WELL) {
         let scheme = if path == "/no-tls" { "https" } else { "http" };
         let described = [("description", &*format!("'{path}'"))];
         subscribe(&mut scene, ("all", ""), &format!("{scheme}://127.0.0.1:{port}{path}"), &described);
@@ -65,7 +65,7 @@ fn receivers_that_misbehave_cost_their_own_requests_and_nothing_is_lost(engine: 
             scene.database.count(&format!("{PENDING} WHERE subscription = {}", of(path))) == 0
         });
     }
-    for (path, outcome) in AMISS {
+    for (path, outcome) in BAD_ANSWERS {
         wait_until(&format!("{path}: {outcome}"), || {
             let tries = "SELECT count(*) FROM notification_attempts WHERE subscription =";
             scene.database.count(&format!("{tries} {} AND outcome LIKE '{outcome}'", of(path))) > 0
@@ -78,11 +78,11 @@ fn receivers_that_misbehave_cost_their_own_requests_and_nothing_is_lost(engine: 
             "UTC_TIMESTAMP(6) + INTERVAL 40 MINUTE"
         };
         let resting = format!("SELECT count(*) FROM subscription_queues WHERE paused_until > {later}");
-        scene.database.count(&resting) == AMISS.len() as i64
+        scene.database.count(&resting) == BAD_ANSWERS.len() as i64
     });
     notifier.end();
     // Of what went wrong nothing else is said, and everything still waits.
-    for (path, outcome) in AMISS {
+    for (path, outcome) in BAD_ANSWERS {
         let expected = scene.database.texts(&format!(
             "SELECT DISTINCT outcome FROM notification_attempts WHERE subscription = {} AND outcome NOT LIKE '{outcome}'",
             of(path)
@@ -104,7 +104,7 @@ fn receivers_that_misbehave_cost_their_own_requests_and_nothing_is_lost(engine: 
         assert_eq!(written, *came as i64, "{path}: each try is written down, once");
     }
     for path in WELL {
-        assert_eq!(requests[path][0], EVENTS, "{path}: each event was told once");
+        assert_eq!(requests[path][0], EVENTS, "{path}: each event was sent once");
     }
 }
 
@@ -134,7 +134,7 @@ fn serve(mut stream: TcpStream, seen: &Seen) -> std::io::Result<()> {
             *most = (*most).max(*now);
         });
         let last = answer(&mut stream, &path);
-        // Whoever has read the end of the answer may ask again before this thread goes on.
+        // A client that has read the end of the answer may ask again before this thread goes on.
         if silent.is_none() {
             count(&|[_, now, _]| *now -= 1);
         }

@@ -1,4 +1,4 @@
-//! `stats` counts what came of telling what happened.
+//! `stats` counts the outcomes of notifications.
 
 use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::{Notifier, PENDING, happen, subscribe};

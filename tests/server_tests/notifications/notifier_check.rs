@@ -1,5 +1,5 @@
 //! `check` connects as the notifier does, and says what its role lacks: the notifier itself says so in its own log alone. And it says who is
-//! told nothing.
+//! sent nothing.
 
 use crate::notifications::event_delivery::{Notifier, RETRY, happen, subscribe};
 use crate::support::database::Engine;
@@ -49,8 +49,8 @@ fn what_the_notifiers_role_lacks_is_notified(engine: Engine) {
         "its role lacks DELETE on outbox, DELETE on notifications, UPDATE on subscriptions, SELECT on messages:";
     assert!(lacking["found"].as_str().unwrap().starts_with(lacks), "{lacking}");
     let file = if engine.is_postgres() { "sql/postgres/grants-notify.sql" } else { "sql/mysql/grants-notify.sql" };
-    let mend = format!("apply {file} once more, for the role of database.roles.notifier");
-    assert_eq!(lacking["fix"], mend.as_str());
+    let fix = format!("apply {file} once more, for the role of database.roles.notifier");
+    assert_eq!(lacking["fix"], fix.as_str());
 
     // It cannot log in; and nobody can read how it would.
     scene.file("notify.password", "another\n", 0o600);
@@ -119,12 +119,12 @@ fn who_is_notified_nothing_is_notified(engine: Engine) {
     assert_eq!([warned(0o600), warned(0o640), warned(0o644)], [false, false, true]);
     fs::remove_file(&key).unwrap();
     let missing = all(&config, "notifications.secret_key_file").remove(0);
-    let mend = missing["fix"].as_str().unwrap();
-    assert!(missing["state"] == "warning" && mend.starts_with("put it there, the same file"), "{missing}");
+    let fix = missing["fix"].as_str().unwrap();
+    assert!(missing["state"] == "warning" && fix.starts_with("put it there, the same file"), "{missing}");
 
     is("clock", "this host's goes as the database's does");
     if engine.is_postgres() {
-        // No server's clock can be set here: whoever asks for it finds this function before the server's own.
+        // No server's clock can be set here: a query for it finds this function before the server's own.
         scene.database.execute(
             "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql \
              RETURN pg_catalog.clock_timestamp() + interval '1 hour'",

@@ -89,7 +89,7 @@ fn nothing_that_the_notifier_looks_for_is_compared_with_a_clock_that_no_index_ca
     let id = subscribe(&mut scene, ("all", ""), "https://receiver.example/", &[]);
     subscribe(&mut scene, ("all", ""), "https://other.example/", &[("in_order", "TRUE"), ("detail", "'full'")]);
     happen(&mut scene, 3, "message.delivered");
-    // Whoever asks for it by this name finds this one before the server's own.
+    // A query for this name finds this one before the server's own.
     scene.database.execute(
         "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql \
          AS 'BEGIN RAISE EXCEPTION ''clock_timestamp() is asked for''; END'",
@@ -135,7 +135,7 @@ fn taken(due: &Due) -> WebhookAttempt {
 
 /// So many blocks of tables were looked at so far.
 fn blocks(database: &mut dyn Database) -> i64 {
-    // What a session has counted is told before it answers (src/backend/tcop/postgres.c), if that is asked for.
+    // A session's counters are reported before it answers (src/backend/tcop/postgres.c), if that is asked for.
     database.select("counting", "SELECT pg_stat_force_next_flush()", &[]).unwrap();
     let read = "SELECT sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint FROM pg_statio_user_tables";
     database.select("counting", read, &[]).unwrap()[0].text(0).unwrap().parse().unwrap()

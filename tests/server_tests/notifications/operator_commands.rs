@@ -1,5 +1,5 @@
 //! What people do manually who look after the site, with the rights of `grants-operator.sql` and no others: they try a subscription, disable
-//! one, give up what is to be notified, and have it told after all.
+//! one, give up pending notifications, and have them sent after all.
 
 use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::{KEY, Notifier, PENDING, happen, subscribe};
@@ -64,7 +64,7 @@ fn one_that_is_disabled_manually_is_notified_nothing_and_says_why(engine: Engine
     let test = receiver.taken("/quick/one").remove(0);
     assert_eq!((test.json()["type"].as_str(), tested["event"].as_str()), (Some("subscription.test"), Some(test.id())));
 
-    // What a notifier has in hand it may tell still.
+    // A notifier may still send what it has leased.
     wait_until("that is written down", || {
         let leased = "SELECT count(*) FROM subscription_queues WHERE leased_by IS NOT NULL";
         scene.database.count(PENDING) == 0 && scene.database.count(leased) == 0
@@ -245,7 +245,7 @@ fn what_is_done_to_a_subscription_stands_in_the_operations_log(engine: Engine) {
     assert_eq!(scene.database.count("SELECT count(*) FROM subscriptions"), 1);
 }
 
-/// The name of whoever runs this.
+/// The name of the user who runs this.
 fn own_name() -> String {
     let name = std::process::Command::new("id").arg("-un").output().unwrap();
     String::from_utf8(name.stdout).unwrap().trim().to_owned()

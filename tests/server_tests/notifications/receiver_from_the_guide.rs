@@ -86,7 +86,7 @@ assert verify(secret, headers(*good), b'{ }') is False
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
-/// By the Python that the page has for it: what it was not told it reads, once, and what it was told as well is not new.
+/// By the page's Python: it reads once what it was not notified of, and what it was notified of is not new.
 #[test]
 fn who_was_away_reads_what_it_missed() {
     const RUN: &str = "

@@ -1,4 +1,4 @@
-//! Somebody has a notification told again, or an event commits late, while a notifier is at its work: what was asked for is done, and
+//! Somebody requeues a notification, or an event commits late, while a notifier is at its work: what was asked for is done, and
 //! nothing is left out.
 
 use crate::fixtures::rest_client::Rest;
@@ -41,7 +41,7 @@ fn what_is_asked_for_while_it_is_under_way_is_notified_again(engine: Engine) {
     let everything = json!({ "since": "2020-01-01T00:00:00Z", "only": "all" });
     let asked = rest.ask(&token, &format!("{}/recover", all.1), Some(&everything));
     assert_eq!(asked.good(202), json!({ "notifications": 3 }));
-    // Nothing is told twice at the same time.
+    // Nothing is sent twice at the same time.
     assert_eq!([one.0, all.0].map(|path| receiver.came(path).len()), [3, 3]);
     receiver.release();
     wait_until("all are notified, and what was asked for once more", || {
@@ -59,7 +59,8 @@ fn what_is_asked_for_while_it_is_under_way_is_notified_again(engine: Engine) {
     rest.end();
 }
 
-/// Nor does one that was given up stay so. The same answers, told by who has not heard of it, are about what nobody has asked for.
+/// Nor does one that was given up stay so. The same answers, from a notifier that does not know it, are about what
+/// nobody has asked for.
 fn an_answer_to_what_was_notified_before_it_was_asked_for_changes_nothing(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     subscribe(&mut scene, ("all", ""), "https://receiver.example/", &[]);
@@ -80,7 +81,7 @@ fn an_answer_to_what_was_notified_before_it_was_asked_for_changes_nothing(engine
         started_at: 1_790_000_000_000_000 + due.position,
         took: Duration::from_millis(5),
         status: Some(204),
-        outcome: "told".into(),
+        outcome: "ok".into(),
         response: None,
         next,
     };
@@ -140,7 +141,7 @@ fn a_changed_subscription_is_found_soon_and_any_other_by_the_full_sweep(engine: 
     let new = subscribed(&[("updated_at", &not_changed), ("state", unverified)]);
     let left_behind = subscribed(&[("updated_at", &not_changed)]);
     let shown = subscribed(&[("updated_at", &changed)]);
-    // Whoever leased these would only find that they are notified of nothing.
+    // A notifier that leased these would only find that they are notified of nothing.
     for more in [("state", "'paused'"), ("state", "'disabled'"), ("expires_at", over.as_str())] {
         subscribed(&[("updated_at", &changed), more]);
     }

@@ -89,7 +89,7 @@ fn a_developer_subscribes_is_notified_and_is_notified_again(engine: Engine) {
     assert!(other["secret"] != one["secret"] && other["previous_valid_until"].is_string(), "{other}");
     assert_eq!(ask(&format!("GET {it}/secret"), None).good(200), other);
 
-    // What happens while it rests is kept; what is told then has both signatures.
+    // What happens while it rests is kept; what is sent then has both signatures.
     assert_eq!(ask(&format!("PATCH {it}"), Some(json!({ "state": "paused" }))).good(200)["state"], "paused");
     ask(&format!("POST {it}/test"), None).problem(409, "another-state");
     scene.deliver("doug", scene.message("b")).delivered();
@@ -184,7 +184,7 @@ fn a_domains_token_never_sees_another_ones_mail(engine: Engine) {
     let message = format!("GET /messages/{}", seen[0]["items"][0]["data"]["message"]["id"].as_str().unwrap());
     rest.ask(&own, &message, None).good(200);
     rest.ask(&other, &message, None).problem(404, "not-found");
-    // Nor can another one have it told to himself.
+    // Nor can another owner redirect it.
     let his = rest.ask(&other, "POST /subscriptions", Some(&wanted("domain", "axial.net"))).good(201);
     let his = format!("/subscriptions/{}", his["id"].as_str().unwrap());
     let event = json!({ "event": seen[0]["items"][0]["id"] });
@@ -378,7 +378,7 @@ fn pages_have_each_row_once_while_others_come_and_go(engine: Engine) {
     assert!(rounds >= 3, "{rounds} pages");
     once(&seen, &[there, late].concat());
 
-    // What is to be told is in the order of events, the newest first: what comes is before the first page.
+    // Pending notifications are in the order of events, the newest first: what comes is before the first page.
     let one = subscribe(&mut scene, ("all", ""), &receiver.url("/dead"), &[owner, ("state", "'paused'")]).to_string();
     let notifier = Notifier::start(&mut scene);
     let of_it = if engine.is_postgres() { format!("'{one}'") } else { format!("X'{}'", one.replace('-', "")) };

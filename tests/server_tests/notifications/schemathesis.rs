@@ -30,8 +30,8 @@ def message(context, value):
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
 "#;
 
-/// Whoever follows links makes subscriptions that can be made, the same one by the same body; lists are of what is there, an event
-/// at a time, and told again is what has happened.
+/// A client that follows links makes subscriptions that can be made, the same one by the same body; lists are of what
+/// is there, an event at a time, and what has happened is redelivered.
 const HOOKS_OF_LINKS: &str = r#"
 import os, schemathesis, zlib
 
@@ -204,7 +204,8 @@ fn links() -> BTreeSet<String> {
     links
 }
 
-/// A message was delivered and events were told to one subscriber, while another one failed; the API, a token for everything, and an event's id.
+/// A message was delivered and events were sent to one subscriber, while another one failed; the API, a token for
+/// everything, and an event's id.
 fn with_something_to_find(engine: Engine) -> (Scene, Rest, String, String) {
     let mut scene = Scene::with(engine, &["doug"]);
     let receiver = Receiver::start();

@@ -133,8 +133,8 @@ fn why_a_submission_waits_is_said_to_all_and_which_host_failed_to_who_sees_all_m
     let (limited, wide) = (rest.token(&[&scopes[..], &["--domain", "mail.axial.net"]].concat()), rest.token(&scopes));
     // A form's decoder makes a space of `+`.
     for query in ["recipient=doug+x@mail.axial.net", "recipient=doug@mail.axial.net&sender=lisa+x@gmail.com"] {
-        let told = bring(&rest, &limited, query, "Subject: x\n\nx\n").problem(400, "wrong-parameter");
-        assert!(told["errors"][0]["detail"].as_str().unwrap().contains("%2B"), "{told}");
+        let problem = bring(&rest, &limited, query, "Subject: x\n\nx\n").problem(400, "wrong-parameter");
+        assert!(problem["errors"][0]["detail"].as_str().unwrap().contains("%2B"), "{problem}");
     }
     let message = format!("Date: Thu, 26 Nov 2026 03:00:00 +0000\n{}", scene.message("a"));
     let brought = bring(&rest, &limited, "recipient=doug@mail.axial.net", &message).good(202);
@@ -225,7 +225,8 @@ fn where_the_disk_is_full() {
     rest.end();
 }
 
-/// Of 60 MB each. Whoever brings one may be answered that it takes too long, where the machine is slow; it is taken in all the same.
+/// Of 60 MB each. A client that brings one may be answered that it takes too long, where the machine is slow; it is
+/// taken in all the same.
 #[test]
 fn three_large_messages_at_once_leave_the_api_the_memory_that_it_has_as_shipped() {
     let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
@@ -268,7 +269,7 @@ fn what_is_brought_loses_results_that_claim_to_be_ours() {
     let queue = Queue::existing(scene.path("state/queue").as_ref()).unwrap();
     let kept: Vec<String> = queue.list().unwrap().iter().map(|entry| text_of(&queue, &entry.id)).collect();
     let expected = [others, &message].concat();
-    // Without a Date, one is told from the next by a field that is put on top.
+    // Without a Date, a field on top distinguishes one from the next.
     assert!(kept.len() == 2 && kept.iter().all(|kept| kept.ends_with(&expected)), "{kept:#?}");
     rest.end();
 }

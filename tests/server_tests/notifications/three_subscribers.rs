@@ -1,5 +1,5 @@
 //! A site as it is: Postfix delivers on two hosts, and three have subscribed: one is quick, one is slow, one dies and comes back. Each is
-//! told all that the ledger says, once by its id.
+//! notified of all that the ledger says, once by its id.
 
 use crate::fixtures::webhook_receiver::{Receiver, Request};
 use crate::notifications::event_delivery::{Notifier, PENDING, subscribe};

@@ -1,4 +1,5 @@
-//! What a token may have told, and how much of it can be read; and what becomes of subscriptions once theirs is revoked.
+//! Which notifications a token may subscribe to, and how much they contain; and what becomes of subscriptions once
+//! theirs is revoked.
 
 use crate::fixtures::rest_client::{Rest, crm_subscribes};
 use crate::fixtures::webhook_receiver::Receiver;
@@ -14,7 +15,7 @@ on_each_engine![
     who_may_not_read_messages_has_nothing_of_them_notified,
 ];
 
-/// A callback that has not said that it wants to be told is notified nothing, whoever resumes its subscription.
+/// A callback that has not answered its challenge is notified of nothing, even if its subscription is resumed.
 fn who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_revoked(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let rest = Rest::start(&mut scene, "");
@@ -45,12 +46,12 @@ fn who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_
 
     // By another token of the name, and manually.
     let token = rest.cli(&make)["token"].as_str().unwrap().to_owned();
-    let [mute, by_hand, active, paused] = made;
+    let [mute, resumed, active, paused] = made;
     for (id, state) in [(&mute, "unverified"), (&active, "active"), (&paused, "active")] {
         let resumed = rest.ask(&token, &format!("PATCH /subscriptions/{id}"), Some(&json!({ "state": "active" })));
         assert_eq!(resumed.good(200)["state"], state, "{resumed:?}");
     }
-    assert_eq!(rest.cli(&["subscription", "resume", &by_hand])["state"], "unverified");
+    assert_eq!(rest.cli(&["subscription", "resume", &resumed])["state"], "unverified");
     let reasons = scene.database.count("SELECT count(*) FROM subscriptions WHERE state_reason IS NOT NULL");
     assert_eq!(
         (states(&mut scene), reasons),
@@ -59,7 +60,7 @@ fn who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_
     happen(&mut scene, 1, "message.delivered");
     let notifier = Notifier::start(&mut scene);
     let asked = |id: &str| receiver.came("/mute").iter().any(|request| request.headers["maildrop-subscription"] == id);
-    wait_until("both are asked", || asked(&mute) && asked(&by_hand));
+    wait_until("both are asked", || asked(&mute) && asked(&resumed));
     wait_until("the others are notified", || {
         ["/quick/active", "/quick/paused"].iter().all(|path| !receiver.taken(path).is_empty())
     });
@@ -119,7 +120,7 @@ fn who_may_not_read_messages_has_nothing_of_them_notified(engine: Engine) {
 
     assert_eq!(rest.ask(&reader, "POST /subscriptions", Some(&wanted)).good(201)["detail"], "full");
     assert_eq!(change(&reader, json!({ "detail": "full" })).good(200)["detail"], "full");
-    // Nor may it have told elsewhere what it may not read. The rest is its own to say.
+    // Nor may it send elsewhere what it may not read. The rest is its own to say.
     refused(change(&token, json!({ "callback_url": receiver.url("/quick/elsewhere") })));
     assert_eq!(change(&token, json!({ "description": "the CRM" })).good(200)["description"], "the CRM");
     let thin = json!({ "callback_url": receiver.url("/quick/elsewhere"), "detail": "thin" });

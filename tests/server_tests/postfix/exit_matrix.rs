@@ -1,4 +1,4 @@
-//! Each way in which a run of the program can end, through a real Postfix: what becomes of the message. The test prints
+//! Each end that a run of the program can have, through a real Postfix: what becomes of the message. The test prints
 //! the table that it holds Postfix and the program to.
 //!
 //! No way to end bounces a message that could be delivered: whatever is deferred is delivered once, when the trouble is
@@ -245,9 +245,9 @@ fn rows(site: &MailHosts) -> Vec<Row> {
             .after(site, "closed-deferred", CLOSE_THE_PIPE),
         Row::ours("no stdout and no stderr", Sent, "2.0.0", "delivered via").after(site, "mute", "exec >&- 2>&-"),
         Row::ours("no stdin", Deferred, "4.3.0", "message").after(site, "deaf", "exec <&-"),
-        Row::ours("no thread to be had", Deferred, "4.3.0", "out of threads").after(site, "threads", "ulimit -u 1"),
+        Row::ours("no thread available", Deferred, "4.3.0", "out of threads").after(site, "threads", "ulimit -u 1"),
         // The rest of it is read by a thread, while the servers are connected to: the thread's stack, the message or a library
-        // may be what finds no memory. So there is no telling whether it says "out of threads", "memory", or aborts.
+        // may be what finds no memory. So it is unknown whether it says "out of threads", "memory", or aborts.
         Row::ours("no memory for the message, 9 MB", Deferred, "4.3.0", "").with(|row| row.size = 9_000_000).after(
             site,
             "memory",
@@ -506,7 +506,7 @@ fn what_was_deferred_arrives_once(site: &mut MailHosts, rows: &[Row], ids: &[Str
     // Those that were killed may have sent something. Not before that is settled does the next try go on.
     let cut_short = rows.iter().filter(|row| row.stays_open).count();
     wait_until("those that were cut short are deferred again", || {
-        // (What the queue manager hears while it reads its settings anew may be forgotten.)
+        // (What the queue manager hears while it reloads its settings may be forgotten.)
         if flushed.elapsed() > Duration::from_secs(20) {
             postfix.flush();
             flushed = Instant::now();

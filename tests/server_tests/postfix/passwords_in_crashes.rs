@@ -1,4 +1,4 @@
-//! Passwords are never told by a process that dies of a bug: not by what it says to Postfix, not by the text of the panic,
+//! Passwords are never printed by a process that dies of a bug: not by what it says to Postfix, not by the text of the panic,
 //! not by the log, and not by its arguments. (failing_environment.rs has the same of one that ends as it should.)
 
 use crate::support::database::Engine;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 on_each_engine!(a_process_that_dies_of_a_bug_tells_none);
 
-/// Whoever prunes by a timer, or migrates as the owner of the tables, need not be let into everybody's mail for it.
+/// A timer that prunes, or the owner of the tables who migrates, needs no access to everybody's mail.
 #[test]
 fn who_asks_the_database_alone_needs_no_password_of_the_mailbox_store() {
     let scene = Scene::with(Engine::Postgres17, &["doug"]);

@@ -40,7 +40,7 @@ fn recipients_are_looked_up(engine: Engine, map_type: &str) {
     }
     assert!(mx1.try_run("postmap", &["-q", "nobody@mail.axial.net", &map]).is_err());
 
-    // What a sending MTA is told, at RCPT TO. The table holds the unquoted form, as the command is given it.
+    // The answer to a sending MTA, at RCPT TO. The table holds the unquoted form, as the command is given it.
     mx1.run("postconf", &["-e", "recipient_delimiter=+"]);
     reload(mx1);
     let mut smtp = mx1.smtp();
@@ -142,7 +142,7 @@ fn results_of_authentication_that_a_stranger_wrote_in_our_name_are_taken_out() {
         "Authentication-Results: \"mail.axial\\.net\"; dmarc=pass header.from=gmail.com",
     ];
     let theirs = "Authentication-Results: mx.example.org; dmarc=pass header.from=gmail.com";
-    // What is attached is somebody's message as he got it, and signed by whoever forwards it.
+    // What is attached is somebody's message as he got it, and signed by the one who forwards it.
     let attached =
         "Content-Type: message/rfc822\r\n\r\nAuthentication-Results: mail.axial.net; spf=pass\r\n\r\nHello\r\n";
     let message = format!(
@@ -247,10 +247,10 @@ fn a_forgotten_recipient_limit_is_found_out_before_anything_is_delivered() {
     reload(mx1);
     let id = send(mx1, &site.recipients);
     let log = wait_for_log(mx1, "dsn=4.3.5, status=deferred (mail system configuration error)", 2);
-    assert!(log.contains("maildrop_destination_recipient_limit = 1"), "the log says what to mend: {log}");
+    assert!(log.contains("maildrop_destination_recipient_limit = 1"), "the log says what to fix: {log}");
     assert!(site.scene.mailbox(&site.recipients[0], "INBOX").is_empty());
 
-    // Mended, what was deferred is delivered.
+    // Once fixed, the deferred message is delivered.
     mx1.run("postconf", &["-e", "maildrop_destination_recipient_limit=1"]);
     reload(mx1);
     wait_until_delivered(&[(mx1, vec![id])], LIMIT);

@@ -30,7 +30,7 @@ mod rows_for_later_versions {
     on_each_engine!(mail_for_a_row_without_an_imap_user_is_deferred_and_goes_nowhere_else);
 }
 
-/// Somebody lives there, and whoever does not is refused.
+/// Some addresses exist there, and every other is refused.
 fn strict(scene: Scene) -> Scene {
     let mut scene = scene;
     scene.configure(|settings| settings.more = "[routing]\nunknown_recipient = \"reject\"\n".into());
@@ -66,7 +66,8 @@ fn a_refusal_is_one_row_of_its_host_updated_in_place(engine: Engine) {
         || (0..1000).for_each(|_| assert!(database.refuse("mx1", &["stranger@mail.axial.net"]).unwrap()));
     let mut so_far = 3;
     if engine.is_postgres() {
-        // Whoever reads in this database meanwhile, such as autovacuum's ANALYZE, keeps what was there: then the next thousand tell.
+        // A reader in this database meanwhile, such as autovacuum's ANALYZE, keeps what was there: then the next
+        // thousand show it.
         let size = "SELECT pg_relation_size('unknown_recipients')";
         wait_until("a thousand take no more room than one", || {
             let before = scene.database.count(size);
@@ -90,7 +91,7 @@ fn by_default_nobody_is_refused(engine: Engine) {
     assert_eq!(refused(&mut scene), 0);
 }
 
-/// What the program is told, or is not told, once it has said this.
+/// What the program is answered, or is not answered, once it has sent this.
 fn after_the_refusal(scene: &Scene, then: impl Fn(Speaker) -> Fate + Send + Sync + 'static) -> Wire {
     let shown = AtomicBool::new(false);
     Wire::to(scene.settings.database.clone(), move |speaker, piece| {
@@ -218,7 +219,7 @@ fn a_dry_run_refuses_nobody(engine: Engine) {
     assert_eq!(refused(&mut scene), 0);
 }
 
-/// A primary that waits for its synchronous standby, which is gone: it is cut off, or was replaced and has not heard of it.
+/// A primary that waits for its synchronous standby, which is gone: it is cut off, or was replaced and does not know it.
 /// And a standby, until it is promoted.
 #[test]
 fn a_primary_that_is_cut_off_and_a_standby_refuse_nobody() {

@@ -4,7 +4,7 @@ use crate::support::database::Engine;
 use crate::support::site_fixture::{LISA, Scene};
 
 const PG: Engine = Engine::Postgres17;
-/// Whoever is unknown is refused.
+/// An unknown address is refused.
 const REJECT: &str = "[routing]\nunknown_recipient = \"reject\"\n";
 
 on_two_engines!(
@@ -37,7 +37,7 @@ fn the_table_of_addresses_leads_to_the_mailbox(engine: Engine) {
     }
     assert_eq!(scene.sent("lisa").len(), 5);
 
-    // Whoever writes from there has the Sent mailbox that the table names; a row for everybody makes nobody an author.
+    // An author there has the Sent mailbox that the table names; a row for everybody makes nobody an author.
     let from = |address: &str| scene.message(&address.replace('@', ".at.")).replace(LISA, address);
     scene.deliver("doug", from("scuba@other.example")).delivered();
     assert_eq!(scene.mailbox("scuba", "Gone").len(), 1);
@@ -196,7 +196,7 @@ fn only_an_author_who_is_vouched_for_gets_a_sent_copy() {
     assert!(!outcome.delivered().contains("Sent"), "{outcome:?}");
 }
 
-/// The author stands in From; whoever the envelope names.
+/// The author stands in From, whatever the envelope says.
 #[test]
 fn the_sender_is_who_from_says() {
     let scene = Scene::with(PG, &["lisa", "scuba", "doug"]);

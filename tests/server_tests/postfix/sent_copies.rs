@@ -49,7 +49,7 @@ fn a_note_to_oneself_is_in_both() {
     assert_eq!((scene.inbox("lisa").len(), scene.sent("lisa").len()), (1, 1));
 }
 
-/// Whoever keeps what is sent where everything is has one copy of it, however INBOX is spelt.
+/// A user whose Sent mailbox is INBOX has one copy, however INBOX is spelt.
 #[test]
 fn a_note_to_oneself_is_there_once_where_sent_is_the_inbox() {
     let mut scene = Scene::with(PG, &["lisa"]);
@@ -69,7 +69,7 @@ fn without_sent_copies_there_are_none() {
     assert_eq!(scene.sent("lisa").len(), 0);
 }
 
-/// Mail programs submit a message first and save it to Sent afterwards: whoever looks at once finds nothing. They save it as
+/// Mail programs submit a message first and save it to Sent afterwards: a search at once finds nothing. They save it as
 /// they wrote it: without Received and what else comes on the way.
 fn a_copy_that_the_author_saves_after_sending_is_the_one(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);

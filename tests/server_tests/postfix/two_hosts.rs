@@ -69,8 +69,9 @@ fn a_message_given_to_both_hosts_for_everybody() {
 /// The negative control: the same program, built to take no lock. If this scenario cannot tell the two apart, it proves
 /// nothing.
 ///
-/// To one recipient at each host: of more, whoever comes late sees that the attempts before have not ended, and takes out what is there
-/// twice. The message is large, so that the uploads overlap although the two hosts do not begin in the very same moment.
+/// To one recipient at each host: of more, a late delivery sees that the attempts before have not ended, and takes out
+/// what is there twice. The message is large, so that the uploads overlap although the two hosts do not begin in the
+/// very same moment.
 #[test]
 fn without_the_lock_lisa_has_it_twice() {
     let options = Options { command: "maildrop_command-without-lock", ..Options::new(Engine::Postgres17, 2) };

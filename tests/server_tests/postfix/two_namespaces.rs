@@ -85,7 +85,7 @@ fn a_second_host_with_another_namespace_is_deferred(engine: Engine) {
     }
 }
 
-/// Whoever changes the namespace on purpose waits no longer than that, either.
+/// A change of the namespace on purpose takes no longer than that, either.
 fn so_is_one_that_comes_a_moment_later_until_that_is_settled(engine: Engine) {
     let mut scene = site(engine);
     let message = scene.message("later");

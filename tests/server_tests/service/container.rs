@@ -1,5 +1,5 @@
 //! The service in a container, as docs/service.md has it: of docs/Containerfile, by an ordinary user, on a file system that
-//! cannot be written. Mail comes in by a unix socket that is shared, and it ends after what it has in hand.
+//! cannot be written. Mail comes in by a unix socket that is shared, and it ends after the messages in progress.
 
 use crate::support::container;
 use crate::support::database::Engine;
@@ -81,7 +81,7 @@ impl Made {
 }
 
 #[test]
-fn in_a_container_it_needs_no_rights_and_ends_after_what_it_has_in_hand() {
+fn in_a_container_it_needs_no_rights_and_ends_after_the_messages_in_progress() {
     let network = "{{range $name, $_ := .NetworkSettings.Networks}}{{$name}}{{end}}";
     let network = docker(&["inspect", "--format", network, &container("DOVECOT")]).unwrap();
     let mut scene = Scene::for_mail_hosts(Engine::Postgres17);
@@ -128,9 +128,9 @@ fn in_a_container_it_needs_no_rights_and_ends_after_what_it_has_in_hand() {
     let replies = Lmtp::connect(&socket).deliver(LISA, &recipients, &scene.message("first"));
     assert!(replies.iter().all(|reply| reply.starts_with("250 2.0.0 INBOX appended")), "{replies:?}");
 
-    let holder = scene.hold(&scene.message_id("in-hand"));
+    let holder = scene.hold(&scene.message_id("in-progress"));
     let mut session = Lmtp::connect(&socket);
-    session.give(LISA, &recipients, &scene.message("in-hand"));
+    session.give(LISA, &recipients, &scene.message("in-progress"));
     wait_until("it waits for its lock", || {
         scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL") > 0
     });
@@ -144,6 +144,6 @@ fn in_a_container_it_needs_no_rights_and_ends_after_what_it_has_in_hand() {
     assert_eq!(docker(&["inspect", "--format", "{{.State.ExitCode}}", &made.name]).unwrap().trim(), "0");
     for name in names {
         let there: Vec<String> = scene.inbox(name).iter().map(|copy| copy.field("Subject")).collect();
-        assert_eq!(there, ["first", "in-hand"], "{name}");
+        assert_eq!(there, ["first", "in-progress"], "{name}");
     }
 }

@@ -38,7 +38,7 @@ fn others_have_their_mail_while_as_many_mailboxes_hang_as_there_are_workers() {
         let replies = doug.deliver(LISA, &addresses("doug"), &scene.message(subject));
         assert!(replies[0].starts_with("250 2.0.0 "), "{subject}: {replies:?}");
     };
-    // The way in is proven.
+    // The login is checked.
     delivers_to_doug(&scene, "before");
     hang.store(true, Ordering::SeqCst);
     let give = |scene: &Scene, name: &str, subject: &str| {

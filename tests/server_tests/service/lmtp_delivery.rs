@@ -63,7 +63,7 @@ fn one_copy_and_an_answer_each(mut scene: Scene) {
         let (names, subject) = (&TEN[..count], format!("to {count}"));
         let message = scene.message(&subject.replace(' ', "-")).replace("Subject: to-", "Subject: to ");
         let replies = lmtp.deliver(LISA, &addresses(names), &message);
-        // Its author's copy is told of in the first reply.
+        // The first reply reports its author's copy.
         let sent = format!(", Sent appended (uid {})", round + 1);
         assert!(replies[0].ends_with(&sent), "{replies:?}");
         for (name, reply) in names.iter().zip(&replies) {
@@ -170,13 +170,13 @@ fn a_front_that_is_killed_is_there_again_on_the_same_socket(engine: Engine) {
     });
     let front = service.processes("front");
     kill_process(front[0], Signal::KILL).unwrap();
-    // Nothing is answered: whoever is told nothing keeps the message.
+    // Nothing is answered: a client without a reply keeps the message.
     assert!(lmtp.is_closed());
-    // Whoever connects meanwhile waits, since the master holds the socket.
+    // A client that connects meanwhile waits, since the master holds the socket.
     let mut lmtp = Lmtp::connect(&service.socket);
     drop(holder);
     service.wait_until_replaced(&front);
-    wait_until("the worker has ended what it had in hand", || {
+    wait_until("the worker has ended its delivery", || {
         scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL") == 0
     });
     let replies = lmtp.deliver(LISA, &addresses(names), &message);
@@ -256,7 +256,7 @@ fn a_mailbox_that_hangs_takes_two_workers_and_the_third_has_everybody_elses_mail
         settings.more = "[delivery]\ndeadline = \"60s\"\n".into();
     });
     let mut service = Service::start_with(&mut scene, "workers = 3\nworker_wait = \"20s\"\n", &[]);
-    // The way in is proven.
+    // The login is checked.
     Lmtp::connect(&service.socket).deliver(LISA, &addresses(&["anna"]), &scene.message("before"));
     let ids = ["first", "second", "third"];
     let messages = ids.map(|id| scene.message(id));

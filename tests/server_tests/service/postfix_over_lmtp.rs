@@ -436,7 +436,8 @@ fn from_pipe_to_lmtp_and_back_while_mail_flows() {
                 };
                 wait_until("all were deferred", || log_lines(programs[0], "status=deferred") >= recipients.len());
                 stage.go_by(way);
-                // What the old way has in hand would have the lock next. Postfix tries a message anew once nobody has it in hand.
+                // A message that the old transport still delivers would have the lock next. Postfix retries a message
+                // once no process delivers it.
                 wait_until("the new way has found the lock held", || {
                     mx1.flush();
                     log_lines(programs[1], "status=deferred") > 0

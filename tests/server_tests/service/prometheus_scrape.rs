@@ -61,8 +61,8 @@ fn promtool_has_nothing_to_say_of_the_figures() {
     );
     is_well_made(&figures);
     // It would have said so.
-    let amiss = promtool(&["check", "metrics"], "# TYPE maildropd_replies counter\nmaildropd_replies 1\n");
-    assert!(!amiss.status.success(), "{amiss:?}");
+    let refused = promtool(&["check", "metrics"], "# TYPE maildropd_replies counter\nmaildropd_replies 1\n");
+    assert!(!refused.status.success(), "{refused:?}");
 }
 
 #[test]

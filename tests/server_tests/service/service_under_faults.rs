@@ -57,7 +57,7 @@ impl ServerKind {
     }
 }
 
-/// Waits until workers have something in hand, and then a moment more.
+/// Waits until workers have a message in progress, and then a moment more.
 fn in_the_midst(run: &mut ServiceRun) {
     wait_until("there is work", || run.service().status()["front"]["busy"].as_u64().is_some_and(|busy| busy > 0));
     let moment = run.random.below(Duration::from_millis(50));
@@ -75,8 +75,8 @@ fn send(processes: &[Pid], signal: Signal) {
 fn killed() {
     on_the_engines(|engine| {
         use ServerKind::{All, Children, Front, Master, Runner, Worker};
-        // A master waits longer from death to death of one process; a new one begins anew. The first four are in the test suite:
-        // lmtp_delivery.rs has the worker and the front.
+        // A master waits longer from death to death of one process; a new one has no memory. The first four are in the
+        // test suite: lmtp_delivery.rs has the worker and the front.
         let turns = [Runner, Master, Children, All, Worker, Front, Worker, Master];
         ServiceRun::new(Scene::empty(engine), "").under_load("SIGKILL of the service", |run| {
             let mut processes = 0;
@@ -101,7 +101,7 @@ fn killed() {
 }
 
 #[test]
-fn standing_still_and_restarted() {
+fn hanging_and_restarted() {
     on_the_engines(|engine| {
         // The first three are in the test suite: a worker that goes on, and one that its broker has killed meanwhile.
         let stops = [
@@ -227,7 +227,7 @@ fn full_disks(engine: Engine) {
         own_mounts::mount(&path, "64m");
     }
     let log = scene.path("logs/log");
-    // Whoever reads it looks there.
+    // Its reader looks there.
     symlink(&log, scene.path("log")).unwrap();
     scene.configure(|settings| settings.more = format!("[log]\nto = \"file\"\nfile = \"{log}\"\n"));
     // Every message has a file.

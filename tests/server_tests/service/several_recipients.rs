@@ -88,7 +88,7 @@ fn ten_recipients_have_a_copy_each_and_the_author_has_one(engine: Engine) {
     let mut scene = scene(engine, &TEN);
     let mut worker = Worker::of(&scene);
     worker.delivers(&["doug"], &scene.message("first"));
-    // The first made Sent, and proved the way in.
+    // The first made Sent, and checked the login.
     let one = worker.deliver(&["doug"], &scene.message("to one")).remove(0).stages.database_round_trips;
 
     let message = scene.message("to ten");
@@ -127,7 +127,7 @@ fn a_batch_and_processes_for_the_same_recipients_at_once_make_one_copy_each(engi
             deferred.push(name);
         }
     }
-    // Whoever met the other's attempt waits until that is settled.
+    // A delivery that met the other's attempt waits until that is settled.
     let mut scene = scene;
     scene.ten_minutes_pass();
     if !deferred.is_empty() {
@@ -199,7 +199,7 @@ fn a_mailbox_that_hangs_holds_up_nobody_in_whichever_batch_it_is() {
             settings.more += &format!("mailbox_sessions = {sessions}\n");
         });
         let mut worker = Worker::of(&scene);
-        // The way in is proven, for which he may be compared with doug.
+        // The login is checked, for which it may be compared with doug's.
         worker.delivers(&["doug"], &scene.message("before"));
         logins.store(0, Ordering::SeqCst);
         let message = scene.message("one hangs");
@@ -221,7 +221,7 @@ fn a_mailbox_that_hangs_holds_up_nobody_in_whichever_batch_it_is() {
 
 /// The first message that comes proves that logins lead to their users' mailboxes: here by one whose mailbox hangs.
 #[test]
-fn a_mailbox_that_hangs_does_not_keep_others_from_proving_the_way_in() {
+fn a_mailbox_that_hangs_does_not_keep_others_from_checking_the_login() {
     let mut scene = scene(Engine::Postgres17, &TEN[..2]);
     let (wire, logins) = where_logins_hang(&scene, "scuba");
     scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
@@ -310,7 +310,7 @@ fn ends_a_message(piece: &[u8]) -> bool {
     piece == b"\r\n" || piece.ends_with(b"\r\n\r\n")
 }
 
-/// Its position is told, and what is appended to it is never answered. Messages to one recipient each.
+/// Its position is answered, and what is appended to it is never answered. Messages to one recipient each.
 #[test]
 fn an_authors_mailbox_that_opens_and_then_hangs_holds_up_a_worker_once() {
     let mut scene = scene(Engine::Postgres17, &TEN[..3]);
@@ -351,7 +351,7 @@ fn an_authors_mailbox_that_opens_and_then_hangs_holds_up_a_worker_once() {
 
 /// Ten recipients are two batches, of five each. The last CRLF of the author's copy, the sixth, is held up.
 #[test]
-fn an_authors_copy_that_nothing_is_heard_of_is_not_appended_again_by_the_next_batch() {
+fn an_authors_copy_without_an_answer_is_not_appended_again_by_the_next_batch() {
     let mut scene = scene(Engine::Postgres17, &TEN);
     let completed = Arc::new(AtomicU32::new(0));
     let counted = completed.clone();

@@ -56,7 +56,7 @@ def deliver(recipients):
     session.mail(sender, ['BODY=8BITMIME'])
     for recipient in recipients:
         assert session.rcpt(recipient)[0] == 250
-    # It reads the first reply; the others are left to whoever knows how many there are.
+    # It reads the first reply; the others are left to a caller that knows their number.
     replies = [session.data(message.encode())] + [session.getreply() for _ in recipients[1:]]
     for code, text in replies:
         print(code, text.decode())

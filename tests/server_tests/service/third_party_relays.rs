@@ -52,7 +52,8 @@ fn ten() -> Vec<String> {
 }
 
 impl Met {
-    /// A message with a date. Without one it would be told by its Received lines, and Dovecot puts another on top each time.
+    /// A message with a date. Without one it would be identified by its Received lines, and Dovecot puts another on top
+    /// each time.
     fn message(&self, id: &str) -> String {
         format!("Date: Mon, 23 Nov 2026 10:00:00 +0000\n{}", self.scene.message(id))
     }
@@ -70,7 +71,7 @@ impl Met {
     }
 }
 
-/// Starts Dovecot in a folder of its own, and hands it the message: at once, and once more when it is told to.
+/// Starts Dovecot in a folder of its own, and hands it the message: at once, and once more on a line of input.
 const THROUGH_DOVECOT: &str = r#"
 import smtplib, socket, subprocess, tempfile, time
 host, port, sender, message, *recipients = sys.argv[1:]
@@ -121,7 +122,7 @@ for _ in range(2):
     for code, text in replies:
         print(code, text.decode().replace('\n', ' | '))
     print('done')
-    told.get()
+    lines.get()
 print(session.quit()[0])
 dovecot.terminate()
 dovecot.wait()

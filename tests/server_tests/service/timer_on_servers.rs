@@ -70,7 +70,7 @@ impl Timer {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// Ends as it is told to.
+    /// Ends on the usual signal.
     #[track_caller]
     fn end(mut self) {
         self.signal(Signal::TERM);
@@ -86,7 +86,8 @@ impl Drop for Timer {
     }
 }
 
-/// Locks of MySQL and MariaDB are of all sites on a server that have one namespace: whoever's timer runs once is to find no other at it.
+/// Locks of MySQL and MariaDB are of all sites on a server that have one namespace: a timer that runs once is to find
+/// no other at it.
 fn of_its_own(scene: &Scene) -> String {
     format!("[lock]\nnamespace = \"{}\"\n", scene.run)
 }
@@ -165,7 +166,7 @@ fn the_other_host_goes_on_where_one_is_killed(engine: Engine) {
     let mut scene = owing(engine, &["a", "b"]);
     let held = ["a", "b"].map(|id| scene.hold(&scene.message_id(id)));
     let one = Timer::start(&scene, "one", EACH_SECOND);
-    wait_until("a copy is in hand", || {
+    wait_until("a copy is in progress", || {
         scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL") == 1
     });
     let two = Timer::start(&scene, "two", EACH_SECOND);
@@ -458,7 +459,7 @@ fn holder(scene: &mut Scene) -> Vec<String> {
 fn the_lock_holds_back_no_vacuum(mut scene: Scene) {
     let held = scene.hold(&scene.message_id("a"));
     let timer = Timer::start(&scene, "one", EACH_SECOND);
-    wait_until("a copy is in hand", || {
+    wait_until("a copy is in progress", || {
         scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL") == 1
     });
     assert_eq!(holder(&mut scene), ["idle in transaction, no snapshot, no xid"]);

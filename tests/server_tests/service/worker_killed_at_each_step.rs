@@ -1,5 +1,6 @@
-//! A worker that is killed at any piece of what goes between it and the database, or the mailbox store. Whatever its client is told
-//! then, each recipient has one copy in the end, the author has one, and who is subscribed is told of each once.
+//! A worker that is killed at any piece of what goes between it and the database, or the mailbox store. Whatever its
+//! client is answered then, each recipient has one copy in the end, the author has one, and a subscriber is notified of
+//! each once.
 
 use crate::support::database::Engine;
 use crate::support::event_rows::each_change_was_reported_once;

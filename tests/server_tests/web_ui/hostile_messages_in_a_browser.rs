@@ -62,7 +62,7 @@ impl Hosts {
         (Self(hosts), led)
     }
 
-    /// Who heard of it.
+    /// Who received it.
     fn heard(&self) -> Vec<String> {
         let heard = |(name, host): &(String, Canary)| match host.heard() {
             none if none.is_empty() => None,
@@ -176,7 +176,7 @@ fn whatever_is_in_a_message_nothing_runs_and_nothing_is_fetched() {
     assert!(proof.heard().iter().any(|line| line.contains("/last")));
     assert_eq!(hosts.heard(), [""; 0]);
 
-    // The part that is a picture with a script in it is a file to be saved, whoever opens it.
+    // The part that is a picture with a script in it is a file to be saved, for every user.
     browser.go(&content);
     let kept = browser.script(
         "return Promise.all(['source', 'parts/2', 'parts/3'].map(path => fetch(location.pathname.replace('content', path)).then(\

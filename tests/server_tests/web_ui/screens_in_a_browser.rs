@@ -107,7 +107,7 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
         found.as_str().unwrap().to_owned()
     };
     let (figures, hostile) = (of("Quarterly figures"), of("svg onload"));
-    // All is counted, so that nothing is read anew while it is looked at.
+    // All is counted, so that nothing is reloaded while it is looked at.
     for span in ["1h", "1d", "7d"] {
         wait_until("statistics are there", || {
             browser.go(&format!("{}/statistics?span={span}", served.origin));
@@ -173,7 +173,7 @@ fn what_is_live_changes_by_itself_and_rests_when_asked_to() {
     let lock = lock_of_message_id(DEFAULT_NAMESPACE, b"<one@x>");
     assert!(matches!(holder.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
     wait_until("the lock is shown", || browser.text().contains("holds"));
-    assert_eq!(browser.script("return window.same"), 1, "it was not loaded anew");
+    assert_eq!(browser.script("return window.same"), 1, "it was not reloaded");
     browser.script("[...document.querySelectorAll('button')].find(one => one.innerText == 'Pause').click()");
     wait_until("it rests", || browser.text().contains("Resume"));
     holder.release(&lock).unwrap();
@@ -279,7 +279,7 @@ fn an_outage_is_seen_at_once_a_row_leads_to_its_message_and_the_results_are_near
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
-/// A proxy answers for a server that begins anew.
+/// A proxy answers for a server that restarts.
 #[test]
 fn who_has_lost_the_server_reads_that_and_learns_all_once_it_is_back() {
     let served = Served::start();
@@ -297,18 +297,18 @@ fn who_has_lost_the_server_reads_that_and_learns_all_once_it_is_back() {
     served.forwarder.answers_502(false);
     wait_until("what came meanwhile is counted", || browser.text().contains("1 new: show"));
     assert!(browser.text().contains(usual) && !browser.text().contains(lost), "{}", browser.text());
-    // And so on what is read anew.
+    // And so on what is reloaded.
     browser.go(&format!("{}/locks", served.origin));
     served.forwarder.answers_502(true);
     wait_until("it says so", || browser.text().contains(lost));
     browser.refusal_is_for_everybody("lost", 502);
     served.forwarder.answers_502(false);
-    wait_until("it is read anew", || {
+    wait_until("it is reloaded", || {
         browser.text().contains("holds the lock of its message") && !browser.text().contains(lost)
     });
 }
 
-/// They are read anew each minute: here as often as the test asks, so that it does not wait for that.
+/// They are reloaded each minute: here as often as the test asks, so that it does not wait for that.
 #[test]
 fn statistics_are_reloaded_and_pause_when_asked_to() {
     let served = Served::start();
@@ -329,7 +329,7 @@ fn statistics_are_reloaded_and_pause_when_asked_to() {
     assert_eq!(waits(&browser), serde_json::json!([60_000]));
     browser.script("document.querySelector('[data-refresh]').replaceChildren('old')");
     browser.script("for (const [run] of window.timers.values()) run()");
-    wait_until("they are read anew", || browser.text().contains("Outcomes of 1 attempt"));
+    wait_until("they are reloaded", || browser.text().contains("Outcomes of 1 attempt"));
     let click = |words: &str| {
         browser.script(&format!(
             "[...document.querySelectorAll('button')].find(one => one.innerText == {words:?}).click()"
@@ -337,7 +337,7 @@ fn statistics_are_reloaded_and_pause_when_asked_to() {
     };
     click("Pause");
     assert!(browser.text().contains("Resume"), "{}", browser.text());
-    assert_eq!(waits(&browser), serde_json::json!([]), "nothing is to be read anew");
+    assert_eq!(waits(&browser), serde_json::json!([]), "nothing is to be reloaded");
     assert_eq!(browser.script("return window.answers"), 1);
     click("Resume");
     assert!(browser.text().contains("Pause"), "{}", browser.text());
@@ -401,7 +401,7 @@ fn it_works_without_script_and_by_the_keyboard_and_nobody_logs_others_out() {
     wait_until("the link leads there", || {
         browser.text().contains("Logged in as you") && browser.url().ends_with("/locks")
     });
-    // A page of another site shows ours in a frame: the browser is told not to, and does not.
+    // A page of another site shows ours in a frame: the browser is asked not to, and does not.
     let other = Canary::with_page(&format!("<p>Theirs</p><iframe src='{}/locks'></iframe>", served.origin));
     let mut complaints = browser.complaints();
     browser.go(&other.origin);

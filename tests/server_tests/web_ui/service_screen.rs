@@ -1,5 +1,5 @@
 //! Somebody looks at the page of a real service in a browser: while a Postfix delivers on two hosts the list says what is new, and moves
-//! when told to; and the service shows how it is.
+//! by its command; and the service shows how it is.
 
 use crate::support::browser::{Browser, Forwarder};
 use crate::support::database::Engine;
@@ -140,7 +140,7 @@ fn how_the_service_is_can_be_read_by_everybody() {
     let browser = Browser::start();
     browser.log_in(&served.link);
     let url = format!("{}/service", served.origin);
-    // A busy master may not answer in time, and then the page says so. It is not read anew while it is looked at.
+    // A busy master may not answer in time, and then the page says so. It is not reloaded while it is looked at.
     wait_until("the master answers", || {
         browser.go(&url);
         browser.text().contains("Its processes are well")

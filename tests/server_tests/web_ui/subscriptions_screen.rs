@@ -62,8 +62,8 @@ fn log(visitor: &Visitor<'_>) -> String {
     text(visitor.get("/log").shown())
 }
 
-/// One is to be told once more, of what happened three hours ago, and another subscription is disabled: until this returns. The figures
-/// above the list are counted once for all who look by then.
+/// One notification is requeued, of what happened three hours ago, and another subscription is disabled: until this
+/// returns. The figures above the list are counted once for all who look by then.
 fn activity_tells_of_it(scene: &mut Scene, page: &Page, people: &str) {
     let (now, hours) = match scene.database.engine.is_postgres() {
         true => ("now()", "interval '3 hours'"),
@@ -353,7 +353,7 @@ fn a_page_without_the_rights_for_it_says_what_fixes_that(engine: Engine) {
 
 fn who_was_notified_of_a_message_and_who_was_not_stands_on_its_screen(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &["doug"]), Receiver::start());
-    // Without any subscription nothing is told, and nothing is said of it.
+    // Without any subscription nothing is sent, and the screen says nothing of it.
     scene.deliver("doug", scene.message("none")).delivered();
     subscribe(&mut scene, ("domain", "elsewhere.example"), &receiver.url("/quick"), &[]);
     let (page, people) = page_of(&mut scene);
@@ -380,7 +380,7 @@ fn who_was_notified_of_a_message_and_who_was_not_stands_on_its_screen(engine: En
     };
     let notifications = |visitor: &Visitor<'_>, id: &str| {
         let screen = screen(visitor, id);
-        let (_, notifications) = screen.split_once("Notifications of this message").expect("it says who was told");
+        let (_, notifications) = screen.split_once("Notifications of this message").expect("it says who was notified");
         (text(notifications.split("</table>").next().unwrap()), screen)
     };
     assert!(!screen(&anna, "none").contains("Notifications of this message"));
@@ -389,7 +389,7 @@ fn who_was_notified_of_a_message_and_who_was_not_stands_on_its_screen(engine: En
     let (two, page_of_two) = notifications(&anna, "two");
     assert!(two.contains("accepted 1 ") && two.contains("204"), "{two}");
     assert!(two.contains("pending 3 ") && two.contains("answered 500"), "{two}");
-    // Each leads to what was sent, for whoever looks after subscriptions.
+    // Each leads to what was sent, for the operator of subscriptions.
     for id in [quick, broken] {
         let to =
             page_of_two.split("href=\"").find(|to| to.starts_with(&format!("/subscriptions/{id}/events/"))).unwrap();
@@ -495,7 +495,7 @@ fn in_a_browser_what_failed_is_sent_again_and_arrives() {
     wait_until("the secret is there", || browser.text().contains(&secret));
     browser.shown_is_for_everybody("secret");
 
-    // A message of which somebody was told.
+    // A message of which somebody was notified.
     scene.deliver("doug", scene.message("one")).delivered();
     wait_until("it is reported", || {
         receiver.taken("/broken?for=the-platform-of-the-company").len() > 2 && scene.database.count(PENDING) == 0
@@ -507,7 +507,7 @@ fn in_a_browser_what_failed_is_sent_again_and_arrives() {
         "{}",
         browser.text()
     );
-    browser.is_for_everybody("message-told", &browser.url());
+    browser.is_for_everybody("message-notified", &browser.url());
 
     browser.go(&it);
     click("Delete …");

@@ -27,7 +27,7 @@ pub struct Client {
     recipients: Vec<usize>,
     message: Rc<Message>,
     cut: bool,
-    /// Whether whoever started it has died.
+    /// Whether its parent has died.
     pub orphan: bool,
     pub connection: Option<ConnectionId>,
     pub stage: Stage,
@@ -40,7 +40,7 @@ pub struct Client {
 pub enum Stage {
     /// It waits for the word that the broker has its message.
     AwaitsReceipt,
-    /// It has that word, and has not said Go. What it has been told meanwhile waits for it.
+    /// It has that word, and has not said Go. The answers since then wait for it.
     HasReceipt(Option<Vec<bool>>),
     AwaitsReply,
 }
@@ -205,21 +205,21 @@ impl<'s> Service<'s> {
         let at = |client: &Client| client.host == host && client.connection == Some(connection);
         let Some((&job, client)) = self.clients.iter_mut().find(|(_, client)| at(client)) else { return Ok(()) };
         let (header, _) = Header::read(body).map_err(|error| error.to_string())?;
-        around.trace.say(|| format!("client of job {job} is told: {header:?}"));
+        around.trace.say(|| format!("client of job {job} is answered: {header:?}"));
         let delivered = match header {
             Header::Received { id } if id == client.id && client.stage == Stage::AwaitsReceipt => {
                 client.stage = Stage::HasReceipt(None);
                 return Ok(());
             }
             Header::Reply(Reply { id, results, .. }) if id == client.id => delivered(&results)?,
-            header => return Err(format!("a client is told what it cannot understand: {header:?}")),
+            header => return Err(format!("a client is answered what it cannot understand: {header:?}")),
         };
         if delivered.len() != client.recipients.len() {
             return Err("not one result for each of a client's recipients".into());
         }
         match &client.stage {
             Stage::AwaitsReceipt if delivered.contains(&true) => {
-                Err("a client has said no Go, and is told of success".into())
+                Err("a client has said no Go, and is answered with success".into())
             }
             Stage::HasReceipt(_) => {
                 client.stage = Stage::HasReceipt(Some(delivered));

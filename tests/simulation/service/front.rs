@@ -26,7 +26,7 @@ pub struct Front {
     /// How many there have been.
     pub lives: u64,
     last_id: u64,
-    /// What its broker has been told so far, as a hash: that makes it what it is.
+    /// What its broker has received so far, as a hash: that makes it what it is.
     history: u64,
     /// The sessions of LMTP whose message is being delivered.
     pub sessions: BTreeMap<LocalId, Lmtp>,
@@ -98,7 +98,7 @@ impl Front {
         self.last_id
     }
 
-    /// Whether it has nothing in hand.
+    /// Whether it has no message in progress.
     pub fn is_idle(&self) -> bool {
         !self.up || (self.broker.is_idle() && self.sessions.is_empty())
     }
@@ -130,7 +130,7 @@ impl Front {
             }
             Event::ClientGone { connection } => self.note(("client gone", connection), now, began),
             Event::Submitted { id, .. } => self.note(("handed", id), now, began),
-            // How a worker's process ended is for those that count what messages have done: nobody is told here.
+            // How a worker's process ended is for those that count what messages have done: nobody is notified here.
             Event::ProcessEnded(_) => {}
             Event::Stop => self.note("stop", now, began),
         }
@@ -210,7 +210,7 @@ impl Front {
         done
     }
 
-    /// Postfix hands a message over by LMTP: what the broker is to be told.
+    /// Postfix hands a message over by LMTP: what the broker is to receive.
     pub fn lmtp(
         &mut self,
         job: usize,

@@ -76,7 +76,7 @@ impl Service<'_> {
             }
             Happening::WorkerStops(which) => {
                 around.left.stops -= 1;
-                around.trace.say(|| format!("worker {which} stands still"));
+                around.trace.say(|| format!("worker {which} hangs"));
                 self.workers[which].stopped = true;
                 Ok(())
             }

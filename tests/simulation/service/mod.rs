@@ -29,7 +29,7 @@ const DEAD: u32 = 11;
 /// By then everybody has been answered.
 const LONGEST: u32 = 300;
 
-/// What decides, and what is told.
+/// What decides, and what is reported.
 pub struct Around<'a> {
     pub choice: &'a mut Choice,
     pub left: &'a mut Left,
@@ -71,7 +71,7 @@ struct Worker {
     work: Option<Work>,
 }
 
-/// What a worker has in hand.
+/// The message that a worker delivers.
 struct Work {
     connection: ConnectionId,
     /// Which front it is for.
@@ -145,13 +145,13 @@ impl<'s> Service<'s> {
         }
     }
 
-    /// All is over: no front has anything in hand.
+    /// All is over: no front has a message in progress.
     pub fn ended(&self) -> Result<(), String> {
         let idle = self.fronts.iter().all(Front::is_idle) && self.clients.is_empty();
         if idle { Ok(()) } else { Err("a front keeps what nobody waits for".into()) }
     }
 
-    /// The master starts what is not there, and whoever has no connection makes one.
+    /// The master starts what is not there, and each process without a connection makes one.
     pub fn start_all(&mut self, around: &mut Around<'_>) -> Result<(), String> {
         for front in self.fronts.iter_mut().filter(|front| !front.up) {
             front.start(self.began + self.now);
@@ -163,7 +163,7 @@ impl<'s> Service<'s> {
         Ok(())
     }
 
-    /// READY means that another message may come: a worker that has one in hand waits with it.
+    /// READY means that another message may come: a worker that still delivers one waits with it.
     fn connect(&mut self, which: usize, around: &mut Around<'_>) -> Result<(), String> {
         let worker = &mut self.workers[which];
         let front = &mut self.fronts[worker.host];
@@ -227,7 +227,7 @@ impl<'s> Service<'s> {
         let job = asked.job;
         around.trace.say(|| format!("job {job} is handed to worker {which} (of host {host})"));
         if self.workers[which].work.is_some() {
-            return Err("a worker that has a message in hand is handed another one".into());
+            return Err("a worker that still delivers a message is given another one".into());
         }
         if std::mem::replace(&mut asked.given, true) {
             return Err("a message is handed to a second worker".into());
@@ -309,7 +309,7 @@ impl<'s> Service<'s> {
         self.event(host, event, around)
     }
 
-    /// A front dies. Whoever waited for it notices.
+    /// A front dies. Its clients and workers notice.
     fn front_dies(&mut self, host: usize, around: &mut Around<'_>) -> Result<(), String> {
         around.trace.say(|| format!("the front of host {host} dies"));
         let jobs: Vec<usize> = self.fronts[host].sessions.values().map(|lmtp| lmtp.job).collect();
@@ -331,7 +331,7 @@ impl<'s> Service<'s> {
         self.connect(which, around)
     }
 
-    /// Time passes: whoever does not hang beats each second.
+    /// Time passes: each process that does not hang beats each second.
     fn pass(&mut self, seconds: u32, around: &mut Around<'_>) -> Result<(), String> {
         around.trace.say(|| format!("{seconds} s pass"));
         for _ in 0..seconds {
@@ -373,15 +373,15 @@ impl<'s> Service<'s> {
             }
             return Ok(true);
         }
-        let in_hand = |service: &Self| {
+        let is_busy = |service: &Self| {
             !service.clients.is_empty() || service.fronts.iter().any(|front| !front.sessions.is_empty())
         };
-        if !in_hand(self) {
+        if !is_busy(self) {
             return Ok(false);
         }
         for _ in 0..LONGEST {
             self.pass(1, around)?;
-            if !self.effects.is_empty() || self.able_clients().next().is_some() || !in_hand(self) {
+            if !self.effects.is_empty() || self.able_clients().next().is_some() || !is_busy(self) {
                 return Ok(true);
             }
         }

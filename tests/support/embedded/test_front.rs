@@ -78,7 +78,7 @@ pub struct Service {
     pub front: Option<Process>,
     /// The master's end of the front's standard input.
     master: Option<UnixStream>,
-    /// The workers that were started, of which each front is told.
+    /// The workers that were started, which each front learns.
     workers: Mutex<Vec<u32>>,
 }
 

@@ -74,7 +74,7 @@ impl Stage {
         fs::write(self.path("config.toml"), text).unwrap();
     }
 
-    /// How whoever is so called behaves from his next start on: `front`, `worker`, `worker 2`, `runner`, `timer`.
+    /// How the process of this name behaves from its next start on: `front`, `worker`, `worker 2`, `runner`, `timer`.
     pub fn let_behave(&self, who: &str, how: &str) {
         fs::write(self.path(who), how).unwrap();
     }
@@ -303,11 +303,11 @@ fn wait_for_the_end(mut ends: Signals, behaviour: &str, folder: &Path, name: &st
             Some("timer") => "ends of the timer",
             _ => "ends",
         };
-        note(folder, file, &format!("{name} is told to end"));
+        note(folder, file, &format!("{name} is asked to end"));
         if behaviour == "deaf" {
             continue;
         }
-        // The message in hand.
+        // The message in progress.
         while behaviour == "slow" && !folder.join("finish").exists() {
             thread::sleep(Duration::from_millis(5));
         }

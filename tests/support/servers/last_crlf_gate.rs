@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 
-/// The gate. What waits at it goes on once it is opened, even if whoever sent it is no more.
+/// The gate. What waits at it goes on once it is opened, even if its sender is no more.
 pub struct Gate {
     pub address: SocketAddr,
     state: Arc<(Mutex<State>, Condvar)>,

@@ -98,7 +98,7 @@ impl Cluster {
         self.nodes.iter().map(|node| format!("{}:{}", node.ip, Engine::Postgres17.port())).collect()
     }
 
-    /// Ends the leader; what has to be told is told, and what comes of it is not waited for.
+    /// Ends the leader; sends the commands for it, and does not wait for their outcome.
     pub fn end(&self, leader: usize, how: End) {
         let node = &self.nodes[leader];
         match how {
@@ -114,7 +114,7 @@ impl Cluster {
     }
 
     /// Undoes it: from now on it may join as a standby.
-    pub fn mend(&self, former: usize, how: End) {
+    pub fn repair(&self, former: usize, how: End) {
         let node = &self.nodes[former];
         match how {
             End::Killed => drop(docker(&["start", &node.container]).unwrap()),

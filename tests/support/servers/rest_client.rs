@@ -181,7 +181,7 @@ impl Rest {
         exchange(&self.socket, &head, body)
     }
 
-    /// Ends as it is told to.
+    /// Ends on the usual signal.
     #[track_caller]
     pub fn end(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();

@@ -103,7 +103,7 @@ impl Receiver {
         taken.map(|(request, _)| request.clone()).collect()
     }
 
-    /// `/dying` hangs up from now on, whatever it is told.
+    /// `/dying` hangs up from now on, on each request.
     pub fn die(&self) {
         self.seen.dead.store(true, Ordering::SeqCst);
     }
