@@ -110,7 +110,7 @@ impl Article {
         Command::new("python3")
             .args(["-c", "import gevent, requests, psycopg2"])
             .output()
-            .is_ok_and(|said| said.status.success())
+            .is_ok_and(|output| output.status.success())
     }
 
     /// With so many tasks for so many receivers.

@@ -203,10 +203,10 @@ fn several_messages_of_the_queue_are_shown_first_and_one_is_changed_at_once() {
 fn the_sentences_of_stats_are_wrapped_between_words() {
     let place = site_with_owed_copies();
     for columns in [60, 80] {
-        let (status, said) = on_a_terminal(place.path(), columns, "maildrop_command stats --embedded site");
-        assert_eq!(status, Some(0), "{said}");
-        assert!(said.lines().all(|line| line.chars().count() <= columns.into()), "{columns}: {said}");
-        let one_line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (status, printed) = on_a_terminal(place.path(), columns, "maildrop_command stats --embedded site");
+        assert_eq!(status, Some(0), "{printed}");
+        assert!(printed.lines().all(|line| line.chars().count() <= columns.into()), "{columns}: {printed}");
+        let one_line = printed.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(one_line.contains("`maildrop_command replay --owed` finishes them, and with --dry-run names them."));
     }
     let (_, piped) = shown(place.path(), "maildrop_command stats --embedded site | cat");

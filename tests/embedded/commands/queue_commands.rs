@@ -42,7 +42,7 @@ impl Site {
 
     /// It went well; what it printed.
     #[track_caller]
-    fn said(&self, arguments: &[&str]) -> String {
+    fn output(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
@@ -71,7 +71,7 @@ impl Site {
     }
 
     fn listed(&self, arguments: &[&str]) -> Vec<Value> {
-        let listed = self.said(&[&["list", "--json"], arguments].concat());
+        let listed = self.output(&[&["list", "--json"], arguments].concat());
         serde_json::from_str::<Value>(&listed).unwrap().as_array().unwrap().clone()
     }
 }
@@ -79,7 +79,7 @@ impl Site {
 #[test]
 fn what_is_in_the_queue_is_listed_and_shown() {
     let site = Site::new();
-    assert_eq!(site.said(&["list"]), "the queue is empty\n");
+    assert_eq!(site.output(&["list"]), "the queue is empty\n");
     assert_eq!(site.listed(&[]), Vec::<Value>::new());
     let older = site.enqueue("a", Duration::from_secs(60));
     let younger = site.enqueue("b", Duration::ZERO);
@@ -88,7 +88,7 @@ fn what_is_in_the_queue_is_listed_and_shown() {
     let refused = claim.settle(&outcome, SystemTime::now()).unwrap().refused[0].id();
     assert_ne!(refused, older);
 
-    let table = site.said(&["list"]);
+    let table = site.output(&["list"]);
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 3, "{table}");
     let header: Vec<&str> = lines[0].split_whitespace().collect();
@@ -103,15 +103,15 @@ fn what_is_in_the_queue_is_listed_and_shown() {
     assert_eq!(all.iter().map(state).collect::<Vec<_>>(), expected);
     assert_eq!((&all[0]["size"], &all[0]["tries"], &all[0]["next_try"]), (&18.into(), &0.into(), &Value::Null));
     assert_eq!(site.listed(&["--state", "refused"]), all[1..]);
-    assert_eq!(site.said(&["list", "--state", "bad"]), "there is none\n");
+    assert_eq!(site.output(&["list", "--state", "bad"]), "there is none\n");
     site.refused(&["list", "--state", "lost"], 64, &["new, work, held, refused or bad"]);
 
-    let shown = site.said(&["show", &refused]);
+    let shown = site.output(&["show", &refused]);
     for part in ["recipient   ?doug@x\n", "reason      5.2.2", "brought by  a test\n", "sender      <>\n", "/refused/"]
     {
         assert!(shown.contains(part), "{shown}");
     }
-    assert_eq!(serde_json::from_str::<Value>(&site.said(&["show", "--json", &younger])).unwrap(), all[0]);
+    assert_eq!(serde_json::from_str::<Value>(&site.output(&["show", "--json", &younger])).unwrap(), all[0]);
     let message = site.run(&["show", "--message", &younger]);
     assert_eq!((message.status.code(), &message.stdout[..]), (Some(0), MESSAGE));
     site.refused(&["show", "17"], 66, &["there is no message 17", "queue list"]);
@@ -123,7 +123,7 @@ fn a_message_is_held_released_and_dropped_and_what_cannot_be_done_says_what_can(
     let site = Site::new();
     let [a, b] = ["a", "b"].map(|lock| site.enqueue(lock, Duration::ZERO));
     let old = site.enqueue("old", Duration::from_hours(24 * 401));
-    assert_eq!(site.said(&["hold", &a, &b, &old]), format!("{a} is held\n{b} is held\n{old} is held\n"));
+    assert_eq!(site.output(&["hold", &a, &b, &old]), format!("{a} is held\n{b} is held\n{old} is held\n"));
     assert_eq!(site.queue.counts().unwrap(), Counts { held: 3, ..Counts::default() });
     site.refused(&["hold", &a], 65, &["is in held/", "only a message in new/ can be held"]);
     // One that cannot be had does not keep the others.
@@ -138,11 +138,11 @@ fn a_message_is_held_released_and_dropped_and_what_cannot_be_done_says_what_can(
     finish(claim);
     site.refused(&["release", &a], 66, &["there is no message"]);
 
-    assert_eq!(site.said(&["release", "--again", &old]), format!("{old} is released\n"));
-    let would = site.said(&["drop", &b, &old]);
+    assert_eq!(site.output(&["release", "--again", &old]), format!("{old} is released\n"));
+    let would = site.output(&["drop", &b, &old]);
     assert!(would.contains("a message of 18 bytes from <>") && would.contains("With --yes"), "{would}");
     assert_eq!(site.queue.counts().unwrap(), Counts { new: 1, held: 1, ..Counts::default() });
-    assert_eq!(site.said(&["drop", "--yes", &b, &old]), format!("{b} is removed\n{old} is removed\n"));
+    assert_eq!(site.output(&["drop", "--yes", &b, &old]), format!("{b} is removed\n{old} is removed\n"));
     assert_eq!(site.queue.counts().unwrap(), Counts::default());
     for what in ["show", "hold", "release", "drop"] {
         site.refused(&[what], 64, &["<ID>"]);

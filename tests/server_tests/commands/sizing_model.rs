@@ -11,7 +11,7 @@ fn the_model_keeps_its_rules_and_what_the_page_concludes_holds() {
     let Some(python) = python_with(&["simpy==4.1.1"]) else { return };
     let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scale/run");
     let ended = Command::new(run).arg("--quick").env("MAILDROP_TEST_PYTHON", python).output().expect("bash runs");
-    let errors = [ended.stdout, ended.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    let errors = [ended.stdout, ended.stderr].map(|stream| String::from_utf8_lossy(&stream).into_owned());
     assert!(
         ended.status.success() && errors[0].contains("the conclusions hold"),
         "{}: {}",

@@ -584,7 +584,7 @@ fn who_subscribes_manually_is_notified_until_it_is_over(engine: Engine) {
     let notifier = Notifier::start(&mut scene);
     let config = scene.path("notifier.toml");
     let run = |words: &[&str]| program(&["subscription"]).args(words).args(["--config", &config]).output().unwrap();
-    let said = |words: &[&str]| -> Value {
+    let subscription = |words: &[&str]| -> Value {
         let output = run(&[words, &["--json"]].concat());
         assert_eq!(output.status.code(), Some(0), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
@@ -595,32 +595,32 @@ fn who_subscribes_manually_is_notified_until_it_is_over(engine: Engine) {
     };
     let url = receiver.url("/quick");
     let wanted = ["create", "--callback", &url, "--address", "Doug@mail.axial.net", "--type", "message.delivered"];
-    let made = said(&wanted);
+    let made = subscription(&wanted);
     let (id, secret) = (made["id"].as_str().unwrap(), made["secret"].as_str().unwrap());
     assert_eq!((&made["created"], &made["resource_id"]), (&true.into(), &"doug@mail.axial.net".into()));
-    let again = said(&wanted);
+    let again = subscription(&wanted);
     assert_eq!((&again["created"], &again["id"], &again["secret"]), (&false.into(), &id.into(), &secret.into()));
     assert_eq!((&made["differs"], &again["differs"]), (&serde_json::json!([]), &serde_json::json!([])));
-    let otherwise = said(&[&wanted[..], &["--detail", "full", "--max-in-flight", "9"]].concat());
+    let otherwise = subscription(&[&wanted[..], &["--detail", "full", "--max-in-flight", "9"]].concat());
     assert_eq!(otherwise["differs"], serde_json::json!(["detail", "max-in-flight"]));
     assert_eq!((&otherwise["detail"], &otherwise["created"]), (&"thin".into(), &false.into()));
-    wait_until("the callback has answered its question", || said(&["show", id])["state"] == "active");
+    wait_until("the callback has answered its question", || subscription(&["show", id])["state"] == "active");
 
     scene.deliver("doug", scene.message("a")).delivered();
     verify(&request_after(2), id.parse().unwrap(), 1).unwrap();
     // Both secrets sign for a day.
-    let other = said(&["secret", "--new", id]);
+    let other = subscription(&["secret", "--new", id]);
     assert_ne!(other["secret"], secret);
     scene.deliver("doug", scene.message("b")).delivered();
     let both = request_after(3);
     [1, 2].iter().for_each(|generation| verify(&both, id.parse().unwrap(), *generation).unwrap());
 
     // What happens while it rests is kept.
-    assert_eq!(said(&["pause", id])["state"], "paused");
+    assert_eq!(subscription(&["pause", id])["state"], "paused");
     assert_eq!(run(&["pause", id]).status.code(), Some(65));
     scene.deliver("doug", scene.message("c")).delivered();
-    wait_until("it is kept", || said(&["show", id])["pending"] == 1);
-    assert_eq!(said(&["resume", id])["state"], "active");
+    wait_until("it is kept", || subscription(&["show", id])["pending"] == 1);
+    assert_eq!(subscription(&["resume", id])["state"], "active");
     verify(&request_after(4), id.parse().unwrap(), 2).unwrap();
     // Refused, it changes nothing: not for how long a receiver rests.
     wait_until("it is written down", || {
@@ -631,9 +631,9 @@ fn who_subscribes_manually_is_notified_until_it_is_over(engine: Engine) {
     assert_eq!(run(&["resume", id]).status.code(), Some(65));
     assert_eq!(scene.database.count("SELECT count(*) FROM subscription_queues WHERE failures = 3"), 1);
 
-    let listed = said(&["list"]);
+    let listed = subscription(&["list"]);
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (1, &id.into()));
-    assert_eq!(said(&["delete", id]), serde_json::json!({ "id": id }));
+    assert_eq!(subscription(&["delete", id]), serde_json::json!({ "id": id }));
     assert_eq!(run(&["show", id]).status.code(), Some(66));
     scene.deliver("doug", scene.message("d")).delivered();
     notifier.end();

@@ -332,8 +332,8 @@ fn the_steps_to_go_live_lead_there_and_back() {
 
     // Step 4: nothing goes another way yet, and nobody is refused for good.
     let before = reloads();
-    let said = steps.run(9);
-    assert_eq!(said[3].trim(), "1", "postmap: {said:?}");
+    let outputs = steps.run(9);
+    assert_eq!(outputs[3].trim(), "1", "postmap: {outputs:?}");
     settled(before);
     assert_eq!(virtual_transport(), "lmtp:unix:private/dovecot-lmtp");
     assert_eq!((asked_for(&site.recipients[0]), asked_for("nobody@mail.axial.net")), (250, 450));
@@ -423,7 +423,7 @@ impl<'s> Steps<'s> {
         Self { postfix, folder, address, left: RefCell::new(lines) }
     }
 
-    /// Runs the next so many; what each said.
+    /// Runs the next so many; the output of each.
     fn run(&self, count: usize) -> Vec<String> {
         self.run_for(count, "")
     }

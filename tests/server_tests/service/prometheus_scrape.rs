@@ -76,8 +76,8 @@ fn each_alert_comes_where_it_is_due_and_nowhere_else() {
         std::fs::write(path, text(file)).unwrap();
     }
     let judged = |what: &str, file: &str| promtool(&[what, "rules", &format!("{seen}/{file}")], "");
-    for said in [judged("check", rules), judged("test", tests)] {
-        assert!(said.status.success(), "{said:?}");
+    for output in [judged("check", rules), judged("test", tests)] {
+        assert!(output.status.success(), "{output:?}");
     }
     // An alert that would not come is missed.
     let later = text(rules).replace("maildropd_timer_failed_runs >= 3", "maildropd_timer_failed_runs >= 4");
