@@ -181,7 +181,7 @@ pub(crate) mod synced {
         SYNCED.with_borrow_mut(|all| all.push(synced));
     }
 
-    /// What was synced since the last call, in order.
+    /// The paths synced since the last call, in order.
     pub(crate) fn take() -> Vec<Synced> {
         SYNCED.take()
     }

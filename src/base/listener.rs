@@ -84,7 +84,7 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
             }
             fs::remove_file(path)?;
         }
-        // The path is free, or bind(2) reports what is there.
+        // The path is free, or bind(2) reports the socket there.
         Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;

@@ -14,7 +14,7 @@ pub(crate) const UNREADY: &str = "{\"kind\":\"ready\",\"ready\":false}\n";
 pub fn report_readiness(ready: bool) {
     let line = if ready { READY } else { UNREADY };
     match send(io::stdin(), line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-        // Without a master, or after its end, nobody needs the report.
+        // Without a master, or after its end, no process needs the report.
         Ok(_) | Err(Errno::NOTSOCK | Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {}
         Err(error) => warn!(%error, "the master was not notified whether this process is ready"),
     }

@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// maildropd runs, which does it by itself
     #[arg(long, conflicts_with_all = ["self_test", "recipient", "json"])]
     renew_proof: bool,
-    /// Show also what is ok
+    /// Show the findings without a problem as well
     #[arg(long, conflicts_with = "renew_proof")]
     all: bool,
     /// Print JSON, for programs

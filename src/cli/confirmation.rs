@@ -24,7 +24,7 @@ pub(super) fn is_missing(yes: bool) -> bool {
     !yes && std::io::stdout().is_terminal()
 }
 
-/// The end of a subcommand that has only shown what it would do. Standard output may be JSON.
+/// Ends a subcommand that has only shown its effect. Standard output may be JSON.
 pub(super) fn report_unconfirmed(done: &str, as_json: bool) -> Ended {
     let text = format!("Nothing was {done}. With --yes it is.");
     if as_json {

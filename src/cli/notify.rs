@@ -19,10 +19,10 @@ pub(crate) enum Command {
     /// Show how far behind subscribers are: pending and given-up notifications, and paused receivers
     #[command(after_help = help("notify status"))]
     Status(QueryOptions),
-    /// Send again what was given up, or all that happened
+    /// Send notifications again: those that were given up, or all of a time
     #[command(after_help = help("notify redeliver"))]
     Redeliver(Redeliver),
-    /// Give up what is still to be sent to a subscription
+    /// Give up a subscription's pending notifications
     #[command(after_help = help("notify give-up"))]
     GiveUp(GiveUp),
 }
@@ -33,16 +33,16 @@ pub(crate) struct Redeliver {
     query: QueryOptions,
     #[command(flatten)]
     confirmation: Confirmation,
-    /// What was given up: the default
+    /// Notifications that were given up: the default
     #[arg(long, conflicts_with = "all")]
     failed: bool,
-    /// All that happened, whether the receiver has accepted it before or not
+    /// All events, whether the receiver has accepted them before or not
     #[arg(long, requires_all = ["subscription", "since"])]
     all: bool,
     /// Of this subscription only
     #[arg(long, value_name = "ID")]
     subscription: Option<Uuid>,
-    /// What was given up since: 1d, 2026-11-20, 2026-11-20T03:00:00Z; with --all, what happened since
+    /// Notifications given up since: 1d, 2026-11-20, 2026-11-20T03:00:00Z; with --all, events since
     #[arg(long, value_name = "TIME", value_parser = timestamp::since)]
     since: Option<i64>,
 }
@@ -53,10 +53,10 @@ pub(crate) struct GiveUp {
     query: QueryOptions,
     #[command(flatten)]
     confirmation: Confirmation,
-    /// What is still to be sent to this one
+    /// The subscription
     #[arg(long, value_name = "ID")]
     subscription: Uuid,
-    /// Only what happened before: 1d, 2026-11-20, 2026-11-20T03:00:00Z
+    /// Only events before: 1d, 2026-11-20, 2026-11-20T03:00:00Z
     #[arg(long, value_name = "TIME", value_parser = timestamp::since, conflicts_with = "event")]
     before: Option<i64>,
     /// Only this event, by its webhook-id

@@ -38,7 +38,7 @@ pub(crate) enum Command {
         queue: QueueOptions,
         #[command(flatten)]
         confirmation: Confirmation,
-        /// Release what is older than the ledger remembers, too
+        /// Release also messages that are older than the ledger's memory
         #[arg(long)]
         again: bool,
         /// As `queue list` prints them

@@ -60,7 +60,7 @@ pub(crate) struct RetryArguments {
     /// All shunted messages, the oldest first
     #[arg(long, conflicts_with = "ids")]
     all: bool,
-    /// Try what is older than the ledger remembers, too
+    /// Try also messages that are older than the ledger's memory
     #[arg(long)]
     again: bool,
     /// As `shunt list` prints them

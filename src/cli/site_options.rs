@@ -30,7 +30,7 @@ pub(super) struct SiteOptions {
     /// The directory of an embedded site, instead of a configuration
     #[arg(long, value_name = "DIR")]
     pub(super) embedded: Option<PathBuf>,
-    /// Log to standard error what is done; twice: how; three times: every step
+    /// Log to standard error: the results; given twice: the causes; three times: every step
     #[arg(long, short, action = ArgAction::Count)]
     verbose: u8,
 }

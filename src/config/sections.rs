@@ -104,7 +104,7 @@ pub struct Sent {
     /// With [`DedupBy::Mailbox`]: how long after the record of a message its Sent copy is searched for.
     #[serde(deserialize_with = "values::duration")]
     pub dedup_delay: Duration,
-    /// What proves who the author of a message is.
+    /// The evidence that identifies the author of a message.
     pub author_check: AuthorCheck,
     /// The authserv-id (RFC 8601 section 2.5) that our filter writes. Only its Authentication-Results count.
     pub authserv_id: Option<String>,
@@ -149,7 +149,7 @@ pub enum DedupBy {
     Mailbox,
 }
 
-/// What proves who the author of a message is.
+/// The evidence that identifies the author of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthorCheck {

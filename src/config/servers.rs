@@ -1,4 +1,4 @@
-//! `[imap]`, and what it shares with `[database]`: the address of a server, and our account there.
+//! `[imap]`, and the types that it shares with `[database]`: the address of a server, and our account there.
 
 use super::password_file::PasswordFile;
 use super::source::{ConfigError, Source};

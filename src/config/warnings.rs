@@ -26,7 +26,7 @@ impl Config {
         look(&self.file, false);
         let of_database = self.database.accounts.values().filter_map(|account| account.password.as_ref());
         let passwords = of_database.chain([&self.imap.password]).map(PasswordFile::path);
-        // A person who can read these keys could pose as this service, or sign as it.
+        // A reader of these keys could pose as this service, or sign as it.
         let keys = [&self.service.key_file, &self.notifications.secret_key_file];
         passwords.chain(keys.into_iter().filter_map(Option::as_deref)).for_each(|path| look(path, true));
         let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();

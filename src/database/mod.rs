@@ -3,6 +3,7 @@
 //! A session serves one delivery at a time, and is never reconnected, because the lock would be lost. [`Idle`] proves that a
 //! session may serve another delivery.
 
+mod former_primary;
 mod hosts;
 pub(crate) mod mysql;
 pub(crate) mod postgres;
@@ -12,9 +13,9 @@ mod row;
 mod session;
 pub(crate) mod sqlite;
 mod tables;
-mod timelines;
 pub(crate) mod unsupported_products;
 
+pub use self::former_primary::{KnownTimelines, Timeline};
 pub(crate) use self::hosts::{Connected, RetryUntil, connect_primary};
 pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
@@ -24,7 +25,6 @@ pub use self::session::{Client, Idle, Privacy, Sealed, Session};
 pub use self::sqlite::SqliteDatabase;
 pub use self::tables::{Dialect, Tables, UnlockedChange, Value};
 pub(crate) use self::tables::{Query, without_nul};
-pub use self::timelines::{KnownTimelines, Timeline};
 
 use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};
 use crate::base::secret::Secret;

@@ -1,7 +1,7 @@
 //! Delivers several copies of one message together: all are uploaded, the lock is checked once, and then each gets its last
 //! CRLF. A copy that lacks its last CRLF is not stored, so the check protects all of them.
 
-use super::attempt::{Attempt, End};
+use super::copy_attempt::{Attempt, End};
 use super::report::Manner;
 use super::resolve::{Failure, LockLost, UnderLock, end_of, new_copy, resolve};
 use crate::base::deadline::Deadline;

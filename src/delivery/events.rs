@@ -1,7 +1,7 @@
 //! The event of a copy, after its attempt has ended.
 
 use super::Delivery;
-use super::attempt::{Attempt, End};
+use super::copy_attempt::{Attempt, End};
 use super::report::Manner;
 use crate::ledger::event::{EventRecord, EventState, change};
 use uuid::Uuid;

@@ -27,8 +27,8 @@
 //! attempt that sent no APPEND ends itself. Any other attempt stays open, and the next one searches.
 
 mod append_round;
-mod attempt;
 mod caller;
+mod copy_attempt;
 mod events;
 mod lock_name;
 mod lost_commits;
@@ -36,7 +36,7 @@ mod other_attempts;
 mod report;
 mod resolve;
 mod sent_copy;
-mod stages;
+mod stage_times;
 mod upload_time;
 mod verdict;
 
@@ -44,7 +44,7 @@ pub use caller::{Caller, NoCaller};
 pub use lock_name::{bare_message_id, lock_of, lock_of_message_id};
 pub use lost_commits::looked_for;
 pub use report::{CopyReport, Deferral, Delivered, Manner, Refusal};
-pub use stages::{Stages, milliseconds};
+pub use stage_times::{Stages, milliseconds};
 pub use upload_time::UploadTime;
 pub use verdict::{StatusDetail, Verdict};
 
@@ -57,7 +57,7 @@ use crate::lock::LockName;
 use crate::mailbox::{Mailbox, MailboxError};
 use crate::message::{Message, Role};
 use append_round::{Round, deliver_round};
-use attempt::{Attempt, End};
+use copy_attempt::{Attempt, End};
 use other_attempts::OtherAttempts;
 use resolve::{LockLost, UnderLock};
 use std::cell::OnceCell;

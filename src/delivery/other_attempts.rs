@@ -1,7 +1,7 @@
 //! Earlier and concurrent attempts at one copy decide whether this attempt has to wait, where it searches, and which copies
 //! it may remove.
 
-use super::attempt::Attempt;
+use super::copy_attempt::Attempt;
 use super::{Deferral, Delivery, lost_commits};
 use crate::ledger::{Cause, CopyHistory, DeliveredAt, OpenAttempt, Snapshot};
 use crate::lock::LockName;

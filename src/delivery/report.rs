@@ -1,4 +1,4 @@
-//! What a delivery reports: the copies that are delivered or owed, or why it is refused or deferred.
+//! The report of a delivery: the copies that are delivered or owed, or why it is refused or deferred.
 
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::audit_queries::EarlierDelivery;

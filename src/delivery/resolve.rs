@@ -1,6 +1,6 @@
 //! Decides about one copy under the lock: it is already there, is adopted, is recorded as owed, or has to be appended.
 
-use super::attempt::{Attempt, End};
+use super::copy_attempt::{Attempt, End};
 use super::other_attempts::{is_above, newest_from, search_from};
 use super::report::{Deferral, Manner, Refusal};
 use super::{Delivery, NotOpened};

@@ -2,7 +2,7 @@
 //! own.
 
 use super::Delivery;
-use super::attempt::{Attempt, End};
+use super::copy_attempt::{Attempt, End};
 
 /// The recipient who is responsible for the Sent copy, by index: the first with an open mailbox. The journal names this
 /// recipient in the attempt at the Sent copy. The recipient is not answered 250 while that attempt has failed or its outcome

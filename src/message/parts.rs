@@ -1,7 +1,7 @@
 //! The content of a message for people who read it: its parts (RFC 2045, RFC 2046), its text, its header fields.
 //!
 //! No delivery reads any of this. The walk over the parts is this crate's own, because it must end soon on any input. It
-//! reads each byte once per level of nesting, and limits the levels. What it finds, mailparse decodes. A
+//! reads each byte once per level of nesting, and limits the levels. The crate mailparse decodes the parts. A
 //! [budget](ReadingBudget) counts the bytes.
 
 use super::decode::{guarded, name_for_people, text, tidy};

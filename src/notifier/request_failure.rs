@@ -1,4 +1,4 @@
-//! Why there is no answer: what has failed, and what the owner of the subscription may learn about that.
+//! Why a request has no answer: the cause, and the text that the subscription's owner may read about it.
 
 use rustix::io::Errno;
 use std::collections::BTreeSet;

@@ -127,7 +127,7 @@ pub(crate) fn search_failed(
         return Ok(FailuresPage::default());
     }
     let after = after.or_else(|| until.map(FailureCursor::before));
-    // What was deferred in that time may have been tried long before, too.
+    // A delivery that was deferred in that time may also have attempts long before.
     let is_deferred = *came == Some(Came::Deferred);
     let first = if is_deferred { since.saturating_sub(time_span::microseconds(RETENTION)) } else { *since };
     let mut failures = failed_by_text(site, database, what.trim(), first, after.as_ref(), limit)?;

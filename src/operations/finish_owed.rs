@@ -276,7 +276,7 @@ fn is_due(now: i64, recorded_at: i64, last_try: i64) -> bool {
     since < 0 || since >= pause.min(time_span::microseconds(LONGEST_PAUSE))
 }
 
-/// What a failure says beyond the copy that failed.
+/// How many copies a failure concerns, beyond the one that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FailureScope {
     /// Only this copy.

@@ -141,7 +141,7 @@ fn left_to_its_author(
     }))
 }
 
-/// What a request would do now. `Delivered` has the text of what would be done.
+/// The effect of a request, if it were made now. `Delivered` has the text of that effect.
 #[derive(Debug)]
 pub(crate) struct Preview {
     /// `None` if the ledger has no such copy.

@@ -15,7 +15,7 @@ use tracing::debug;
 
 /// The longest time after its deadline within which the database may still commit what a delivery has recorded.
 const COMMIT: Duration = Duration::from_mins(1);
-/// How long a search of people may index what is missing. The timer indexes the rest.
+/// How long a person's search may index missing rows. The timer indexes the rest.
 const INDEXING: Duration = Duration::from_secs(5);
 
 /// How many attempts of one queue id are read, the newest.

@@ -7,7 +7,7 @@ use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a line says what is waited for.
+/// The interval between two lines that say what the delivery waits for.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Whether a person has started this.

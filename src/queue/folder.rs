@@ -22,7 +22,7 @@ pub(super) struct Folder {
     descriptor: OwnedFd,
 }
 
-/// What a name stands for.
+/// The kind of directory entry that has a name.
 pub(super) enum NameKind {
     File(File),
     /// A link, a folder, a pipe, a socket or a device. The queue creates none of these, and reads none.

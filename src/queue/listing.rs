@@ -78,7 +78,7 @@ impl Queue {
             for file in folder.names()? {
                 if let Some((inode, entry)) = folders.entry(state, &file)? {
                     // The key is the inode, which a rename keeps, so that a message that moved is listed once. Without an
-                    // inode the path is enough: no runner moves what is no file or cannot be opened.
+                    // inode the path is enough: no runner moves an entry that is not a file or cannot be opened.
                     let key =
                         inode.map_or_else(|| (0, format!("{state}/{}", entry.file)), |inode| (inode, String::new()));
                     entries.insert(key, entry);

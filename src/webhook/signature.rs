@@ -35,7 +35,7 @@ impl MasterKey {
     /// The key that the configuration names; `None` if it names none.
     ///
     /// # Errors
-    /// What is wrong with the file, with the configuration key that names it.
+    /// The problem of the file, with the configuration key that names it.
     pub(crate) fn configured(settings: &Notifications) -> Result<Option<Self>, String> {
         let Some(path) = &settings.secret_key_file else { return Ok(None) };
         let named = |problem| format!("notifications.secret_key_file: {}: {problem}", path.display());
@@ -45,7 +45,7 @@ impl MasterKey {
     /// Reads a file of 32 random bytes.
     ///
     /// # Errors
-    /// What is wrong with the file, and the fix, without any of its content.
+    /// The problem of the file, and the fix, without any of its content.
     pub fn read(path: &Path) -> Result<Self, String> {
         let mut bytes = Vec::new();
         File::open(path)

@@ -5,7 +5,7 @@
 //! What grows is filled first, all of it at once; nothing else is measured meanwhile.
 
 mod curve;
-pub mod ground;
+pub mod fixture;
 mod ledger;
 mod mailbox;
 mod processes;

@@ -8,7 +8,7 @@ mod dead;
 mod delivered;
 
 use crate::figures::{Ratio, Report, Series, milliseconds};
-use crate::growth::ground::{Ground, has};
+use crate::growth::fixture::{Fixture, has};
 use crate::growth::verdict;
 use crate::site::Site;
 use crate::support::database::Engine;
@@ -36,10 +36,10 @@ fn soon(report: &mut Report, runs: usize) {
     report.progress("notifications: how soon");
     let mut rows = Vec::new();
     for (engine, name) in engines() {
-        let (ground, receivers) = (Ground::new(engine, []), Receivers::start());
-        subscribe(&ground, "all", "", &receivers.url(204, Duration::ZERO, 1), 1);
-        let daemon = Daemon::start(&ground, "");
-        let series = latencies(&ground, &receivers, 1..2, "mail.example", runs * 2);
+        let (fixture, receivers) = (Fixture::new(engine, []), Receivers::start());
+        subscribe(&fixture, "all", "", &receivers.url(204, Duration::ZERO, 1), 1);
+        let daemon = Daemon::start(&fixture, "");
+        let series = latencies(&fixture, &receivers, 1..2, "mail.example", runs * 2);
         daemon.end();
         rows.push([
             name.to_owned(),
@@ -54,13 +54,19 @@ fn soon(report: &mut Report, runs: usize) {
 }
 
 /// Events one after the other: milliseconds from before each was committed until each of these receivers had it.
-fn latencies(ground: &Ground, receivers: &Receivers, who: std::ops::Range<u32>, domain: &str, events: usize) -> Series {
+fn latencies(
+    fixture: &Fixture,
+    receivers: &Receivers,
+    who: std::ops::Range<u32>,
+    domain: &str,
+    events: usize,
+) -> Series {
     let mut committed = Vec::new();
     for number in 0..events {
         // At no fixed distance from the polls of the notifier.
         sleep(Duration::from_millis(20 + (number as u64 * 37) % 61));
         let (event, began) = (Uuid::now_v7(), Instant::now());
-        happen(ground, &format!("one {number}"), 1, domain, Some(event));
+        happen(fixture, &format!("one {number}"), 1, domain, Some(event));
         committed.push((event.as_u128(), began));
     }
     until("all have come", || receivers.count(who.clone()) >= events * who.len());
@@ -85,17 +91,17 @@ fn many(report: &mut Report, runs: usize) {
         report.progress(format!("notifications: how many, {name}"));
         let (mut rate, mut processor, mut article, mut its) =
             (Series::default(), Series::default(), Series::default(), Series::default());
-        let ground = Ground::new(engine, []);
+        let fixture = Fixture::new(engine, []);
         for round in 0..rounds {
             let receivers = Receivers::start();
-            ground.execute("DELETE FROM subscriptions");
+            fixture.execute("DELETE FROM subscriptions");
             for number in 0..QUICK {
-                subscribe(&ground, "all", "", &receivers.url(204, Duration::ZERO, number), number as usize);
+                subscribe(&fixture, "all", "", &receivers.url(204, Duration::ZERO, number), number as usize);
             }
-            happen(&ground, &format!("many {round}"), events, "mail.example", None);
-            let daemon = Daemon::start(&ground, "");
+            happen(&fixture, &format!("many {round}"), events, "mail.example", None);
+            let daemon = Daemon::start(&fixture, "");
             rate.push(rate_of(&receivers, shown));
-            until("all are settled", || pending(&ground) == 0);
+            until("all are settled", || pending(&fixture) == 0);
             processor.push(milliseconds(daemon.processor()) / shown as f64);
             daemon.end();
             once(&receivers, shown);
@@ -103,7 +109,7 @@ fn many(report: &mut Report, runs: usize) {
                 let receivers = Receivers::start();
                 // Some of them, so that it ends in the same time.
                 let tasks = shown / 4;
-                let daemon = Article::start(&ground, &receivers, QUICK, tasks);
+                let daemon = Article::start(&fixture, &receivers, QUICK, tasks);
                 article.push(rate_of(&receivers, tasks));
                 its.push(milliseconds(daemon.processor()) / tasks as f64);
                 once(&receivers, tasks);

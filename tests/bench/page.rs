@@ -2,7 +2,7 @@
 //! who look at what is live cost. In this process, by the page's own routes: no browser, no network but to the database.
 
 use crate::figures::{Ratio, Report, Series, milliseconds};
-use crate::growth::ground::{Ground, has};
+use crate::growth::fixture::{Fixture, has};
 use crate::growth::verdict;
 use crate::site::Site;
 use crate::support::counting_proxy::CountingProxy;
@@ -38,59 +38,59 @@ pub fn measure(report: &mut Report, _: &Site, runs: usize) {
         }
         report.progress(format!("page: {messages} messages and three times as many attempts, {name}"));
         let user = somebody("page");
-        let ground = Ground::new(engine, [&user]);
+        let fixture = Fixture::new(engine, [&user]);
         let began = Instant::now();
-        fill(&ground, messages);
+        fill(&fixture, messages);
         report.progress(format!("page: they were filled in in {} s", began.elapsed().as_secs()));
         report.line(format!("### The page, {name}\n\n{messages} messages and {} attempts of five days.", 3 * messages));
-        screens(report, &ground, runs);
-        live(report, &ground, &user, runs);
+        screens(report, &fixture, runs);
+        live(report, &fixture, &user, runs);
     }
 }
 
-fn fill(ground: &Ground, messages: usize) {
+fn fill(fixture: &Fixture, messages: usize) {
     let run = |statements: &str, chunk: Option<usize>| {
         for statement in statements.split(";\n").filter(|statement| !statement.trim().is_empty()) {
             let statement = statement.replace(":rows", &messages.to_string());
             let after = chunk.unwrap_or_default();
             let until = (after + CHUNK).min(messages).to_string();
-            ground.execute(&statement.replace(":after", &after.to_string()).replace(":until", &until));
+            fixture.execute(&statement.replace(":after", &after.to_string()).replace(":until", &until));
         }
     };
-    if ground.engine.is_postgres() {
+    if fixture.engine.is_postgres() {
         return run(POSTGRES, None);
     }
-    let began = ground.texts("SELECT CAST(UTC_TIMESTAMP(6) AS CHAR)").remove(0);
+    let began = fixture.texts("SELECT CAST(UTC_TIMESTAMP(6) AS CHAR)").remove(0);
     let statements = MYSQL.replace(":began", &began);
     (0..messages).step_by(CHUNK).for_each(|after| run(&statements, Some(after)));
     run("ANALYZE TABLE messages, copies, attempts;\n", None);
 }
 
 /// Somebody who is let in.
-fn visitor<'a>(ground: &Ground, page: &'a Page) -> Visitor<'a> {
-    page.log_in(&ground.link_to_the_page())
+fn visitor<'a>(fixture: &Fixture, page: &'a Page) -> Visitor<'a> {
+    page.log_in(&fixture.link_to_the_page())
 }
 
-fn screens(report: &mut Report, ground: &Ground, runs: usize) {
-    let by = if ground.engine.is_postgres() { "/" } else { "DIV" };
+fn screens(report: &mut Report, fixture: &Fixture, runs: usize) {
+    let by = if fixture.engine.is_postgres() { "/" } else { "DIV" };
     let middle = &format!("FROM messages WHERE id = (SELECT max(id) {by} 2 FROM messages)");
-    let id = &ground.texts(&format!("SELECT message_id {middle}"))[0];
-    let (digest, seconds) = if ground.engine.is_postgres() {
+    let id = &fixture.texts(&format!("SELECT message_id {middle}"))[0];
+    let (digest, seconds) = if fixture.engine.is_postgres() {
         ("encode(identity, 'hex')", "extract(epoch FROM recorded_at)::bigint::text")
     } else {
         ("LOWER(HEX(identity))", "CAST(FLOOR(UNIX_TIMESTAMP(recorded_at)) AS CHAR)")
     };
-    let identity = &ground.texts(&format!("SELECT {digest} {middle}"))[0];
-    let recorded: u64 = ground.texts(&format!("SELECT {seconds} {middle}"))[0].parse().unwrap();
+    let identity = &fixture.texts(&format!("SELECT {digest} {middle}"))[0];
+    let recorded: u64 = fixture.texts(&format!("SELECT {seconds} {middle}"))[0].parse().unwrap();
     let short =
-        &ground.texts(&format!("SELECT queue_id FROM attempts WHERE lock_digest = (SELECT lock_digest {middle})"))[0];
+        &fixture.texts(&format!("SELECT queue_id FROM attempts WHERE lock_digest = (SELECT lock_digest {middle})"))[0];
     let late = format!("FROM messages WHERE id = (SELECT max(id) - max(id) {by} 60 FROM messages)");
     let late =
-        &ground.texts(&format!("SELECT queue_id FROM attempts WHERE lock_digest = (SELECT lock_digest {late})"))[0];
+        &fixture.texts(&format!("SELECT queue_id FROM attempts WHERE lock_digest = (SELECT lock_digest {late})"))[0];
     // Postfix has taken it in a little earlier.
     let long = long_queue_id(recorded - 2);
     let other = format!("FROM messages WHERE id = (SELECT max(id) {by} 2 + 1 FROM messages)");
-    ground
+    fixture
         .execute(&format!("UPDATE attempts SET queue_id = '{long}' WHERE lock_digest = (SELECT lock_digest {other})"));
     let encoded: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
     let asked = [
@@ -117,11 +117,11 @@ fn screens(report: &mut Report, ground: &Ground, runs: usize) {
     };
     // What was counted is kept by the page's process: a new one for each.
     report.progress("page: statistics");
-    let site = ground.site_of_the_page(None);
+    let site = fixture.site_of_the_page(None);
     let [mut hour, mut day, mut day_after, mut week, mut week_after] = <[Series; 5]>::default();
     for _ in 0..runs.div_ceil(20) {
         let page = Page::of(&site);
-        let anna = visitor(ground, &page);
+        let anna = visitor(fixture, &page);
         for (span, until, after) in [("1d", &mut day, &mut day_after), ("7d", &mut week, &mut week_after)] {
             let took = counted(&page, &anna, span);
             until.push(took[0]);
@@ -131,7 +131,7 @@ fn screens(report: &mut Report, ground: &Ground, runs: usize) {
     }
     report.progress("page: its screens");
     let page = Page::of(&site);
-    let anna = visitor(ground, &page);
+    let anna = visitor(fixture, &page);
     counted(&page, &anna, "7d");
     for (what, path, goal) in &asked {
         let once = || timed(|| _ = anna.get(path).shown());
@@ -139,10 +139,10 @@ fn screens(report: &mut Report, ground: &Ground, runs: usize) {
         // The figures above the list are counted beside it, for all who look: they are to be fresh, so that they are not counted now.
         anna.get("/").shown();
         page.rest(TRUSTED_FOR);
-        let before = ground.blocks_of_ended_sessions();
+        let before = fixture.blocks_of_ended_sessions();
         page.rest(TRUSTED_FOR);
         let series: Series = (0..runs.div_ceil(4)).map(|_| once()).collect();
-        let after = ground.blocks_of_ended_sessions();
+        let after = fixture.blocks_of_ended_sessions();
         page.rest(TRUSTED_FOR);
         let blocks = after.zip(before).map(|(after, before)| (after[1] - before[1]) / series.len() as f64);
         tell(what, &series, blocks, *goal);
@@ -183,12 +183,12 @@ fn counted(page: &Page, anna: &Visitor<'_>, span: &str) -> [f64; 2] {
 }
 
 /// Those who look at what is live.
-fn live(report: &mut Report, ground: &Ground, user: &str, runs: usize) {
+fn live(report: &mut Report, fixture: &Fixture, user: &str, runs: usize) {
     report.progress(format!("page: {VIEWERS} who look at what is live"));
-    let (host, port) = ground.engine.address();
+    let (host, port) = fixture.engine.address();
     let proxy = CountingProxy::before(&host, port);
-    let page = Page::of(&ground.site_of_the_page(Some(proxy.port)));
-    let anna = visitor(ground, &page);
+    let page = Page::of(&fixture.site_of_the_page(Some(proxy.port)));
+    let anna = visitor(fixture, &page);
     counted(&page, &anna, "7d");
     let path = anna.get("/").shown().split("data-newer=\"").nth(1).expect("a list that lives").to_owned();
     let path = path.split('"').next().unwrap().replace("&amp;", "&");
@@ -206,14 +206,14 @@ fn live(report: &mut Report, ground: &Ground, user: &str, runs: usize) {
         "- Round trips to the database each second: {none:.1} while nobody looks, {one:.1} for one who looks at what is live, \
          {many:.1} for {VIEWERS}."
     ));
-    beside(report, "who look", ground, user, runs, &|begun, stop| {
+    beside(report, "who look", fixture, user, runs, &|begun, stop| {
         rest_until(&page, begun, stop, || poll(VIEWERS));
     });
     // By a process that has counted nothing yet.
-    let site = ground.site_of_the_page(None);
-    beside(report, "a week being counted", ground, user, runs, &|begun, stop| {
+    let site = fixture.site_of_the_page(None);
+    beside(report, "a week being counted", fixture, user, runs, &|begun, stop| {
         let page = Page::of(&site);
-        let anna = visitor(ground, &page);
+        let anna = visitor(fixture, &page);
         anna.get("/statistics?span=7d").shown();
         rest_until(&page, begun, stop, || ());
     });
@@ -236,13 +236,13 @@ fn rest_until(page: &Page, begun: &AtomicBool, stop: &AtomicBool, poll: impl Fn(
 type Doing<'a> = &'a (dyn Fn(&AtomicBool, &AtomicBool) + Sync);
 
 /// Deliveries beside something, and without it.
-fn beside(report: &mut Report, what: &str, ground: &Ground, user: &str, runs: usize, doing: Doing<'_>) {
+fn beside(report: &mut Report, what: &str, fixture: &Fixture, user: &str, runs: usize, doing: Doing<'_>) {
     report.progress(format!("page: deliveries beside {what}"));
     let (mut alone, mut beside) = (Series::default(), Series::default());
     for round in 0..runs.div_ceil(5) + 1 {
         let (stop, begun) = (AtomicBool::new(false), AtomicBool::new(false));
         let deliver = |series: &mut Series| {
-            (0..5).for_each(|_| series.push_if(round > 0, milliseconds(ground.deliver(user).took)));
+            (0..5).for_each(|_| series.push_if(round > 0, milliseconds(fixture.deliver(user).took)));
         };
         deliver(&mut alone);
         std::thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! The service, `maildropd`: what a copy costs, how long it takes, and what becomes of sessions and memory while messages pass.
 
-pub mod ground;
+pub mod fixture;
 mod load;
 pub mod many;
 mod no_store;
@@ -10,7 +10,7 @@ pub mod processor;
 
 use crate::figures::{Report, Series, milliseconds};
 use crate::site::Site;
-use ground::{Format, Ground, Otherwise, Service, until};
+use fixture::{Fixture, Format, Otherwise, Service, until};
 use load::{Load, Session};
 use rustix::process::{Signal, kill_process};
 use std::time::Instant;
@@ -23,29 +23,29 @@ const CONNECTIONS: usize = 8;
 const USERS: usize = 8;
 
 pub fn measure(report: &mut Report, site: &Site, runs: usize) {
-    let ground = Ground::set_up(site);
-    pipe::measure(report, &ground, runs);
-    sessions(report, &ground);
-    latency(report, &ground, runs);
-    kills(report, &ground, runs);
-    poison::measure(report, &ground, runs);
+    let fixture = Fixture::set_up(site);
+    pipe::measure(report, &fixture, runs);
+    sessions(report, &fixture);
+    latency(report, &fixture, runs);
+    kills(report, &fixture, runs);
+    poison::measure(report, &fixture, runs);
 }
 
 /// Sessions that are opened for a thousand deliveries, by a single worker.
-fn sessions(report: &mut Report, ground: &Ground<'_>) {
+fn sessions(report: &mut Report, fixture: &Fixture<'_>) {
     report.progress("sessions per 1,000 deliveries");
-    ground.dovecot(true);
-    let service = ground.start("workers = 1\nrecycle_after = 1000000\n");
-    let recipients = ground.users(Format::Sdbox, "sessions", USERS);
+    fixture.dovecot(true);
+    let service = fixture.start("workers = 1\nrecycle_after = 1000000\n");
+    let recipients = fixture.users(Format::Sdbox, "sessions", USERS);
     let recipients: Vec<String> = recipients.into_iter().map(|user| format!("{user}@mail.example")).collect();
     let load = load_of(&service, &recipients, 1);
-    let (sql, logins) = (ground.site.sessions(), Ground::imap_logins());
+    let (sql, logins) = (fixture.site.sessions(), Fixture::imap_logins());
     load.give(1000);
     // The counting connections are sessions, too.
-    let sql = ground.site.sessions() - sql - 1;
-    let first = Ground::imap_logins() - logins;
+    let sql = fixture.site.sessions() - sql - 1;
+    let first = Fixture::imap_logins() - logins;
     load.give(1000);
-    let next = Ground::imap_logins() - logins - first;
+    let next = Fixture::imap_logins() - logins - first;
     let row = |what: &str, seen: usize, most: usize| [what.to_owned(), seen.to_string(), format!("≤ {most}")];
     let rows = [
         row("SQL sessions", sql, 1),
@@ -57,11 +57,11 @@ fn sessions(report: &mut Report, ground: &Ground<'_>) {
 }
 
 /// How long single messages take, alone and at half the greatest rate.
-fn latency(report: &mut Report, ground: &Ground<'_>, runs: usize) {
+fn latency(report: &mut Report, fixture: &Fixture<'_>, runs: usize) {
     report.progress("latency");
-    ground.dovecot(true);
-    let service = ground.start("recycle_after = 1000000\n");
-    let recipients = ground.users(Format::Sdbox, "latency", USERS);
+    fixture.dovecot(true);
+    let service = fixture.start("recycle_after = 1000000\n");
+    let recipients = fixture.users(Format::Sdbox, "latency", USERS);
     let recipients: Vec<String> = recipients.into_iter().map(|user| format!("{user}@mail.example")).collect();
     let load = |connections| load_of(&service, &recipients, connections);
     let messages = (runs * 10).max(100);
@@ -96,13 +96,13 @@ fn ratios(what: &str, of: &Series, by: &Series) -> [String; 4] {
 }
 
 /// A worker is killed in the midst of a message: when its client has the answer, and when the new worker is ready.
-fn kills(report: &mut Report, ground: &Ground<'_>, runs: usize) {
+fn kills(report: &mut Report, fixture: &Fixture<'_>, runs: usize) {
     report.progress("killed workers");
-    let user = ground.users(Format::Sdbox, "killed", 1).remove(0);
+    let user = fixture.users(Format::Sdbox, "killed", 1).remove(0);
     let (mut answered, mut ready) = (Series::default(), Series::default());
     for _ in 0..(runs / 6).max(3) {
         // A new one each time: the pauses before a new start grow.
-        let service = ground.start("workers = 1\n");
+        let service = fixture.start("workers = 1\n");
         let worker = service.processes("worker").remove(0);
         let mut session = Session::connect(&service.socket);
         // It stops before it is given the message, so that it has the message however slow the machine is.
@@ -126,26 +126,32 @@ fn kills(report: &mut Report, ground: &Ground<'_>, runs: usize) {
 
 /// How the memory of front and worker grows.
 pub fn measure_memory(report: &mut Report, site: &Site, runs: usize) {
-    let ground = Ground::set_up(site);
-    ground.dovecot(true);
-    let users = ground.users(Format::Sdbox, "memory", USERS);
-    memory_before(report, &ground, &Otherwise::default(), users, runs);
+    let fixture = Fixture::set_up(site);
+    fixture.dovecot(true);
+    let users = fixture.users(Format::Sdbox, "memory", USERS);
+    memory_before(report, &fixture, &Otherwise::default(), users, runs);
 }
 
 /// The same before an IMAP server that stores nothing: a mailbox of a hundred thousand messages would cost more than all the rest.
 pub fn measure_memory_without_store(report: &mut Report, site: &Site, runs: usize) {
-    let ground = Ground::set_up(site);
+    let fixture = Fixture::set_up(site);
     let users: Vec<String> = (0..USERS).map(|number| format!("nothing-of-{number}")).collect();
     site.add_users(&users);
-    let socket = ground.path("imap");
+    let socket = fixture.path("imap");
     no_store::listen(&socket, users.clone());
     let imap = format!("socket = \"{}\"\n", socket.display());
     let otherwise = Otherwise { imap: Some(&imap), ..Otherwise::default() };
-    memory_before(report, &ground, &otherwise, users, runs);
+    memory_before(report, &fixture, &otherwise, users, runs);
 }
 
-fn memory_before(report: &mut Report, ground: &Ground<'_>, otherwise: &Otherwise<'_>, users: Vec<String>, runs: usize) {
-    let service = ground.start_with("recycle_after = 100000000\n", otherwise);
+fn memory_before(
+    report: &mut Report,
+    fixture: &Fixture<'_>,
+    otherwise: &Otherwise<'_>,
+    users: Vec<String>,
+    runs: usize,
+) {
+    let service = fixture.start_with("recycle_after = 100000000\n", otherwise);
     let recipients = users.into_iter().map(|user| format!("{user}@mail.example"));
     let load = Load {
         socket: service.socket.clone(),

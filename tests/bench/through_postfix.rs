@@ -4,7 +4,7 @@
 use crate::comparison::{Comparison, SIZES, Size};
 use crate::figures::{Ratio, Report, Series, milliseconds};
 use crate::peer::{Envelope, Peer, Peers};
-use crate::service::ground::{Ground, Service};
+use crate::service::fixture::{Fixture, Service};
 use crate::service::processor::Used;
 use crate::site::{STRANGER, Site, program};
 use std::fs;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 pub fn measure(report: &mut Report, site: &Site, runs: usize) {
     let mut peers = Peers::set_up(site);
-    let service = Ground::set_up(site).start("recycle_after = 1000000\n");
+    let service = Fixture::set_up(site).start("recycle_after = 1000000\n");
     set_up(&peers, &service);
     for (size, each, rarer) in [(SIZES[0], 12, 12), (SIZES[1], 12, 12), (SIZES[2], 2, 20)] {
         compare(report, &mut peers, size, each, (runs / rarer).max(3));
@@ -61,7 +61,7 @@ pub fn set_up(peers: &Peers, service: &Service) {
     map += &format!(
         " {{/^lmtp-/ lmtp-ours:unix:{}}} {{/^via-/ via:}} {{/^dovecot-/ lmtp:unix:{}}}",
         path(&service.socket),
-        path(&Ground::dovecots_socket())
+        path(&Fixture::dovecots_socket())
     );
     for peer in ALL.into_iter().filter(|peer| !matches!(peer, Peer::Ours | Peer::Lmtp | Peer::Via)) {
         let (name, user) = (peer.short(), peer.user());

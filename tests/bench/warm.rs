@@ -35,14 +35,14 @@ pub fn measure(report: &mut Report, _: &BenchSite, runs: usize) {
         report.progress(format!("{engine:?}"));
         let database = OwnServer::database(engine);
         for authors_here in [false, true] {
-            let mut ground = Ground::new(engine, &database, &dovecot, authors_here);
-            ground.measure(report, rounds);
+            let mut fixture = Fixture::new(engine, &database, &dovecot, authors_here);
+            fixture.measure(report, rounds);
         }
     }
 }
 
 /// A site on servers of its own.
-struct Ground {
+struct Fixture {
     scene: Scene,
     engine: Engine,
     authors_here: bool,
@@ -61,7 +61,7 @@ struct Cost {
     servers: [Series; 2],
 }
 
-impl Ground {
+impl Fixture {
     fn new(engine: Engine, database: &OwnServer, dovecot: &OwnServer, authors_here: bool) -> Self {
         let mut scene = Scene::on(engine, database, dovecot);
         scene.member("doug");

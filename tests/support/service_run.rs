@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const RECIPIENTS: [&str; 3] = ["scuba", "doug", "maria"];
-/// So many messages of each way are under way at once, those that wait for their next try too.
+/// So many messages of each transport are under way at once, those that wait for their next try too.
 const AT_ONCE: usize = 12;
 /// How long after a try the next one comes, at least.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -51,7 +51,7 @@ pub fn on_the_engines(scenario: impl Fn(Engine) + Sync) {
 
 /// A transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Transport {
     /// All recipients in one transaction.
     Lmtp,
     /// A process for each recipient.
@@ -62,7 +62,7 @@ enum Way {
 
 /// Mail that has been accepted by nobody yet.
 struct Waiting {
-    way: Way,
+    transport: Transport,
     id: String,
     to: Vec<&'static str>,
     /// When it is tried.
@@ -91,15 +91,15 @@ impl Load {
         self.waiting.lock().unwrap()
     }
 
-    /// What is due by this way, or something new.
-    fn next(&self, way: Way) -> Option<Waiting> {
+    /// What is due by this transport, or something new.
+    fn next(&self, transport: Transport) -> Option<Waiting> {
         let mut waiting = self.waiting();
         let now = Instant::now();
-        if let Some(at) = waiting.iter().position(|one| one.way == way && one.due <= now) {
+        if let Some(at) = waiting.iter().position(|one| one.transport == transport && one.due <= now) {
             self.under_way.fetch_add(1, Ordering::SeqCst);
             return waiting.remove(at);
         }
-        let many = waiting.iter().filter(|one| one.way == way).count() >= AT_ONCE;
+        let many = waiting.iter().filter(|one| one.transport == transport).count() >= AT_ONCE;
         if many || self.is_over.load(Ordering::SeqCst) {
             return None;
         }
@@ -107,8 +107,8 @@ impl Load {
         let id = format!("m{}", sent.len());
         sent.push(id.clone());
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        let one = |to: &[&'static str]| Waiting { way, id: id.clone(), to: to.into(), due: now };
-        if way != Way::Via {
+        let one = |to: &[&'static str]| Waiting { transport, id: id.clone(), to: to.into(), due: now };
+        if transport != Transport::Via {
             return Some(one(&RECIPIENTS));
         }
         // The others at the same time, by other clients.
@@ -200,9 +200,11 @@ impl ServiceRun {
         let clients = Clients::of(&self.scene);
         std::thread::scope(|scope| {
             let at_the_end = StopAtTheEnd(&load);
-            for transport in [Way::Lmtp, Way::Lmtp, Way::Via, Way::Via, Way::Via, Way::Queue] {
+            for transport in
+                [Transport::Lmtp, Transport::Lmtp, Transport::Via, Transport::Via, Transport::Via, Transport::Queue]
+            {
                 let (clients, load) = (&clients, &load);
-                scope.spawn(move || clients.deliver(way, load));
+                scope.spawn(move || clients.deliver(transport, load));
             }
             faults(&mut self);
             load.is_over.store(true, Ordering::SeqCst);
@@ -212,9 +214,9 @@ impl ServiceRun {
         load.stop.store(false, Ordering::SeqCst);
         std::thread::scope(|scope| {
             let at_the_end = StopAtTheEnd(&load);
-            for transport in [Way::Lmtp, Way::Via, Way::Via, Way::Queue] {
+            for transport in [Transport::Lmtp, Transport::Via, Transport::Via, Transport::Queue] {
                 let (clients, load) = (&clients, &load);
-                scope.spawn(move || clients.deliver(way, load));
+                scope.spawn(move || clients.deliver(transport, load));
             }
             wait_until("all is accepted", || load.is_done());
             drop(at_the_end);
@@ -305,19 +307,19 @@ impl Clients {
         Queue::open(self.path("state/queue").as_ref()).unwrap()
     }
 
-    fn deliver(&self, way: Way, load: &Load) {
+    fn deliver(&self, transport: Transport, load: &Load) {
         while !load.stop.load(Ordering::SeqCst) {
             // What is accepted is not delivered: the file queue is not to grow longer than a runner can take.
-            let is_full = way == Way::Queue && self.queue().counts().unwrap().new >= AT_ONCE;
-            let Some(one) = (if is_full { None } else { load.next(way) }) else {
+            let is_full = transport == Transport::Queue && self.queue().counts().unwrap().new >= AT_ONCE;
+            let Some(one) = (if is_full { None } else { load.next(transport) }) else {
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
             let message = self.template.replace("the-id", &one.id);
-            let delivered = match way {
-                Way::Lmtp => self.by_lmtp(&one, &message, load),
-                Way::Via => self.by_the_thin_client(&one, &message, load),
-                Way::Queue => self.by_the_file_queue(&one, &message),
+            let delivered = match transport {
+                Transport::Lmtp => self.by_lmtp(&one, &message, load),
+                Transport::Via => self.by_the_thin_client(&one, &message, load),
+                Transport::Queue => self.by_the_file_queue(&one, &message),
             };
             load.tried(one, &delivered);
         }

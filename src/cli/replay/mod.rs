@@ -47,19 +47,19 @@ pub(crate) struct Arguments {
     sources: Vec<PathBuf>,
     #[command(flatten)]
     site: SiteOptions,
-    /// How files are written [default: the beginning of each file tells; those of a Maildir are messages]
+    /// The format of the files [default: recognized from the beginning of each file; those of a Maildir are messages]
     #[arg(long, value_name = "FORM", value_enum)]
     format: Option<Form>,
-    /// Deliveries that the ledger knows of messages with this Message-ID; may be given several times. With --restore, only their
+    /// Deliveries in the ledger of messages with this Message-ID; may be given several times. With --restore, only their
     /// copies
     #[arg(long, value_name = "ID", conflicts_with_all = FOR_FILES)]
     message_id: Vec<String>,
-    /// Deliveries that the ledger has seen tried since: 2d or 90m (ago), 2026-11-20 (where that day begins in UTC),
+    /// Deliveries in the ledger with an attempt since: 2d or 90m (ago), 2026-11-20 (where that day begins in UTC),
     /// 2026-11-20T03:00:00Z, 2026-11-20T03:00:00+01:00
     #[arg(long, value_name = "WHEN", conflicts_with_all = FOR_FILES, value_parser = timestamp::since,
         allow_hyphen_values = true)]
     since: Option<i64>,
-    /// Deliveries that the ledger has seen tried and not succeed
+    /// Deliveries in the ledger that were tried and have not succeeded
     #[arg(long, conflicts_with_all = FOR_FILES)]
     failed: bool,
     /// Finish the Sent copies that deliveries left owed
@@ -73,11 +73,11 @@ pub(crate) struct Arguments {
     /// For --owed and --restore: only this user's mailboxes, or one of them: scuba, scuba/Sent
     #[arg(long, value_name = "USER[/MAILBOX]", requires = "copies")]
     mailbox: Option<String>,
-    /// For --restore: bring back, too, what is gone from mailboxes that go on, which their owners have most likely deleted or
-    /// filed
+    /// For --restore: bring back also copies missing from intact mailboxes, whose owners have most likely deleted or
+    /// filed them
     #[arg(long, requires = "restore")]
     deleted: bool,
-    /// Do it: --restore delivers only with this, and so does any replay of more than one at a terminal
+    /// Deliver: required by --restore, and at a terminal by any replay of more than one message
     #[arg(long, conflicts_with = "dry_run")]
     yes: bool,
     /// The envelope sender; empty for the null sender
@@ -244,8 +244,8 @@ fn setting(arguments: &Arguments) -> Result<Setup, Failure> {
     setting.map_err(|problem| arguments.site.unusable(&problem))
 }
 
-/// The flag that Ctrl-C or SIGTERM sets. A second signal ends the process immediately. The next delivery then looks for
-/// what was in progress, as after any crash. It is called when deliveries begin; before that, the first signal ends the
+/// The flag that Ctrl-C or SIGTERM sets. A second signal ends the process immediately. The next delivery then searches
+/// for the copies in progress, as after any crash. It is called when deliveries begin; before that, the first signal ends the
 /// process.
 fn stop() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));

@@ -31,7 +31,7 @@ mod error;
 pub(crate) mod sql;
 mod tables;
 
-use super::timelines::Timeline;
+use super::former_primary::Timeline;
 use super::{Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Privacy, Row, Sealed, Server, Session};
 use super::{session, unreadable, unsupported_products};
 use crate::base::back_off::BackOff;

@@ -12,7 +12,7 @@ mod tables;
 
 pub(crate) use application_name::ProcessName;
 
-use super::timelines::Timeline;
+use super::former_primary::Timeline;
 use super::{Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Row, Sealed, Server, Session, Value};
 use super::{session, unreadable};
 use crate::base::deadline::Deadline;

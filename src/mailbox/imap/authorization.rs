@@ -172,14 +172,14 @@ pub fn shares_account_with(
     // On some servers all mailboxes of a user are below INBOX.
     for mailbox in [bare.clone(), format!("INBOX.{bare}"), format!("INBOX/{bare}")] {
         let mut made = connect(settings, deadline)?.authenticate(other)?.open(&mailbox);
-        if !made.make()? {
+        if !made.create_briefly()? {
             continue;
         }
         let users = connect(settings, deadline).and_then(|connection| connection.authenticate(user));
         let is_missing_there = users.and_then(|session| session.open(&mailbox).is_missing());
         let is_gone = made.is_missing();
-        if let Err(error) = made.take_away() {
-            tracing::warn!(%error, mailbox, user = other, "a mailbox that was made for a moment is still there: delete it");
+        if let Err(error) = made.delete() {
+            tracing::warn!(%error, mailbox, user = other, "a mailbox of the login test is still there: delete it");
         }
         let is_shown = !is_missing_there?;
         return Ok((is_shown || !is_gone?).then_some(is_shown));

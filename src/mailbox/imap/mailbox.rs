@@ -267,17 +267,17 @@ impl ImapMailbox {
         Ok(())
     }
 
-    /// Creates the mailbox for a short time, until [`take_away`](Self::take_away). `false` if the server refuses without a
+    /// Creates the mailbox for a short time, until [`delete`](Self::delete). `false` if the server refuses without a
     /// failure of its own.
-    pub(super) fn make(&mut self) -> Result<bool, MailboxError> {
+    pub(super) fn create_briefly(&mut self) -> Result<bool, MailboxError> {
         let doing = self.doing("creating the mailbox");
         let command = self.command("CREATE", &doing)?;
         let answer = self.conversation.run(&command, &mut |_| {}).map_err(|broken| broken.while_doing(&doing))?;
         if answer.has_code(&SERVER_FAILURE_CODES) { Err(answer.refusal(&doing)) } else { Ok(answer.is_ok()) }
     }
 
-    /// Deletes the mailbox that [`make`](Self::make) created.
-    pub(super) fn take_away(&mut self) -> Result<(), MailboxError> {
+    /// Deletes the mailbox that [`create_briefly`](Self::create_briefly) created.
+    pub(super) fn delete(&mut self) -> Result<(), MailboxError> {
         let doing = self.doing("deleting the mailbox");
         self.must(&doing, &self.command("DELETE", &doing)?, &mut |_| {}).map(drop)
     }

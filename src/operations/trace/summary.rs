@@ -89,7 +89,7 @@ fn judge_failure(failure: &FailedDelivery, times: &Times) -> (RecipientState, St
     (RecipientState::Deferred, why)
 }
 
-/// What to look at if nobody has tried for long; otherwise empty.
+/// The place to look at if there was no attempt for long; otherwise empty.
 fn nobody_tries(last_at: i64, queue_id: Option<&str>, host: &str, times: &Times) -> String {
     let silent = between(last_at, times.now);
     if silent <= NOBODY_TRIES {

@@ -1,7 +1,7 @@
 //! Into ledgers of more and more rows.
 
 use super::curve::{Beyond, FLAT, in_turns, verdict};
-use super::ground::{Ground, clear, has};
+use super::fixture::{Fixture, clear, has};
 use crate::figures::{Report, Series, WARM_UP, milliseconds};
 use crate::floor::Calls;
 use crate::site::{SIZE, STRANGER, Site, message, with_crlf};
@@ -12,7 +12,7 @@ use crate::{plot, process};
 /// A ledger with so many messages in it, and as many copies and attempts.
 pub struct Full {
     rows: usize,
-    ground: Ground,
+    fixture: Fixture,
     user: String,
 }
 
@@ -26,12 +26,12 @@ pub fn fill(report: &Report, last: u32) -> Vec<Full> {
     for (engine, last) in [(Engine::Postgres17, last), (Engine::Mariadb118, last - 1)] {
         for rows in (3..=last).map(|power| 10_usize.pow(power)).filter(|_| has(engine)) {
             report.progress(format!("growth: {rows} rows into each table of the ledger, {engine:?}"));
-            let ground = Ground::new(engine, [&user]);
+            let fixture = Fixture::new(engine, [&user]);
             let statements = if engine.is_postgres() { POSTGRES } else { MARIADB };
             for statement in statements.split(";\n").filter(|statement| !statement.trim().is_empty()) {
-                ground.execute(&statement.replace(":rows", &rows.to_string()));
+                fixture.execute(&statement.replace(":rows", &rows.to_string()));
             }
-            all.push(Full { rows, ground, user: user.clone() });
+            all.push(Full { rows, fixture, user: user.clone() });
         }
     }
     all
@@ -39,10 +39,10 @@ pub fn fill(report: &Report, last: u32) -> Vec<Full> {
 
 pub fn measure(report: &mut Report, site: &Site, runs: usize, all: &[Full]) {
     report.progress(format!("growth: {runs} times into each of {} ledgers", all.len()));
-    let before: Vec<_> = all.iter().map(|full| full.ground.blocks()).collect();
+    let before: Vec<_> = all.iter().map(|full| full.fixture.blocks()).collect();
     let measured = in_turns(WARM_UP, runs, all, |full| {
-        let delivery = milliseconds(full.ground.deliver(&full.user).took);
-        let record = full.ground.log().pop().expect("a record");
+        let delivery = milliseconds(full.fixture.deliver(&full.user).took);
+        let record = full.fixture.log().pop().expect("a record");
         let database = IN_THE_DATABASE.iter().map(|stage| record[stage].as_f64().expect("a time")).sum();
         let message = with_crlf(&message(STRANGER, SIZE));
         let append = milliseconds(process::run(&mut site.floor(Calls::Append, &full.user), &message).took);
@@ -50,7 +50,7 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize, all: &[Full]) {
     });
     // Of one delivery.
     let blocks = all.iter().zip(before).map(|(full, before)| {
-        let (after, before) = full.ground.blocks().zip(before)?;
+        let (after, before) = full.fixture.blocks().zip(before)?;
         Some([0, 1].map(|which| (after[which] - before[which]) / (WARM_UP + runs) as f64))
     });
     let blocks: Vec<Option<[f64; 2]>> = blocks.collect();
@@ -68,7 +68,7 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize, all: &[Full]) {
         let curve: Vec<_> = all
             .iter()
             .zip(measured.iter().zip(&blocks))
-            .filter(|(full, _)| full.ground.engine == engine)
+            .filter(|(full, _)| full.fixture.engine == engine)
             .map(|(full, (series, blocks))| (full, series, blocks))
             .collect();
         let [Some(first), Some(last)] = [curve.first(), curve.last()] else { continue };

@@ -1,7 +1,7 @@
 //! Into mailboxes of more and more messages.
 
 use super::curve::{Beyond, FLAT, in_turns, verdict};
-use super::ground::{Ground, clear, mail_program};
+use super::fixture::{Fixture, clear, mail_program};
 use crate::figures::{Report, Series, WARM_UP, milliseconds};
 use crate::floor::Calls;
 use crate::site::{SIZE, STRANGER, Site, message, with_crlf};
@@ -66,14 +66,14 @@ impl Full {
 }
 
 pub fn measure(report: &mut Report, site: &Site, runs: usize, all: &[Full]) {
-    let ground = Ground::new(Engine::Postgres17, all.iter().map(|full| &full.user));
+    let fixture = Fixture::new(Engine::Postgres17, all.iter().map(|full| &full.user));
     report.progress(format!("growth: {runs} times into each of {} mailboxes", all.len()));
     let append = |calls, user: &str| {
         let message = with_crlf(&message(STRANGER, SIZE));
         milliseconds(process::run(&mut site.floor(calls, user), &message).took)
     };
     let measured = in_turns(WARM_UP, runs, all, |full| {
-        let delivery = milliseconds(ground.deliver(&full.user).took);
+        let delivery = milliseconds(fixture.deliver(&full.user).took);
         [delivery, append(Calls::Append, &full.user), append(Calls::StatusAppend, &full.user)]
     });
     report.line(format!(

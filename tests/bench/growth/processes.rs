@@ -1,7 +1,7 @@
 //! More and more processes at once, each with a message of its own for a user of its own.
 
 use super::curve::{in_turns, linear, verdict};
-use super::ground::{Ground, attempt, clear};
+use super::fixture::{Fixture, attempt, clear};
 use crate::figures::{Report, Series, milliseconds};
 use crate::floor::Calls;
 use crate::plot;
@@ -22,12 +22,12 @@ const SUSTAINED: f64 = 0.8;
 
 pub fn measure(report: &mut Report, site: &Site, runs: usize) {
     let users: Vec<String> = (0..AT_ONCE[AT_ONCE.len() - 1]).map(|_| somebody("process")).collect();
-    let ground = Ground::new(Engine::Postgres17, &users);
-    users.iter().for_each(|user| drop(ground.deliver(user)));
+    let fixture = Fixture::new(Engine::Postgres17, &users);
+    users.iter().for_each(|user| drop(fixture.deliver(user)));
     report.progress(format!("growth: {runs} times 1 to 64 processes at once"));
     let measured = in_turns(0, runs, &AT_ONCE, |at_once| {
         let users = &users[..*at_once];
-        let [rate, latency] = busy(users, |user| (ground.command(user, STRANGER), message(STRANGER, SIZE)));
+        let [rate, latency] = busy(users, |user| (fixture.command(user, STRANGER), message(STRANGER, SIZE)));
         let append = |user: &str| (site.floor(Calls::Append, user), with_crlf(&message(STRANGER, SIZE)));
         let [append_rate, append_latency] = busy(users, append);
         [rate, latency, append_rate, append_latency]

@@ -1,7 +1,7 @@
 //! One message to more and more recipients, a process for each, all started in the same instant: all of them want the lock.
 
 use super::curve::{in_turns, linear};
-use super::ground::{Ground, address, attempt, clear, messages_in};
+use super::fixture::{Fixture, address, attempt, clear, messages_in};
 use crate::figures::{Report, Series};
 use crate::floor::Calls;
 use crate::plot;
@@ -60,9 +60,9 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize, at_most: usize) {
     let counts: Vec<usize> = RECIPIENTS.into_iter().filter(|count| *count <= at_most).collect();
     let everybody: Vec<String> = (0..at_most).map(|_| somebody("recipient")).collect();
     let author = somebody("author");
-    let ground = Ground::new(Engine::Postgres17, everybody.iter().chain([&author]));
+    let fixture = Fixture::new(Engine::Postgres17, everybody.iter().chain([&author]));
     report.progress(format!("growth: a message to each of {at_most} recipients, so that their mailboxes are there"));
-    everybody.iter().for_each(|user| drop(ground.deliver(user)));
+    everybody.iter().for_each(|user| drop(fixture.deliver(user)));
     let mut sent = messages_in(&author, "Sent");
     let mut expected = vec![1; everybody.len()];
 
@@ -74,7 +74,7 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize, at_most: usize) {
     let measured = in_turns(0, runs, &places, |(way, count)| {
         expected[..*count].iter_mut().for_each(|messages| *messages += 1);
         let Some(way) = way else { return bare_appends(site, &everybody[..*count]) };
-        let outcome = one_message(&ground, &author, &everybody[..*count], way);
+        let outcome = one_message(&fixture, &author, &everybody[..*count], way);
         sent += 1;
         assert_eq!(messages_in(&author, "Sent"), sent, "one copy in Sent, of one message");
         outcome
@@ -83,7 +83,7 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize, at_most: usize) {
         assert_eq!(messages_in(user, "INBOX"), expected, "one copy of each message for each of its recipients");
     }
 
-    let connections = ground.count("SELECT current_setting('max_connections')::bigint");
+    let connections = fixture.count("SELECT current_setting('max_connections')::bigint");
     report.line(format!(
         "### The recipients\n\nOne message, of somebody who lives here, so that her Sent mailbox gets a copy as well: a process \
          for each recipient. Those deferred (75) are all tried again together, when the others are done, as Postfix does with \
@@ -130,12 +130,12 @@ fn tell(report: &mut Report, way: &Way, counts: &[usize], outcomes: &[[Series; 5
 }
 
 /// Delivers one message to all of these.
-fn one_message(ground: &Ground, author: &str, recipients: &[String], way: &Way) -> Outcome {
+fn one_message(fixture: &Fixture, author: &str, recipients: &[String], way: &Way) -> Outcome {
     let author = address(author);
     let message = message(&author, SIZE);
     let mut owed: Vec<&String> = recipients.iter().collect();
     let (mut took, mut deferrals, mut rounds) = (Duration::ZERO, 0, 0);
-    ground.log();
+    fixture.log();
     while !owed.is_empty() {
         if rounds > 0 {
             thread::sleep(PAUSE);
@@ -144,7 +144,7 @@ fn one_message(ground: &Ground, author: &str, recipients: &[String], way: &Way) 
         assert!(rounds <= PATIENCE, "{} recipients are still owed a message", owed.len());
         let began = Instant::now();
         let left = in_processes(way.at_once, &owed, |user| {
-            let mut command = ground.command(user, &author);
+            let mut command = fixture.command(user, &author);
             command.arg(way.lock_wait);
             let tried = attempt(&mut command, &message);
             assert!(matches!(tried.exit, Some(0 | 75)), "{:?}: {}", tried.exit, tried.output);
@@ -154,14 +154,14 @@ fn one_message(ground: &Ground, author: &str, recipients: &[String], way: &Way) 
         deferrals += left.len();
         owed = left;
     }
-    let records = ground.log();
+    let records = fixture.log();
     let (delivered, deferred): (Vec<_>, Vec<_>) = records.iter().partition(|record| record["message"] == "delivered");
     assert_eq!((delivered.len(), deferred.len()), (recipients.len(), deferrals));
     for record in deferred {
         assert!(record["verdict"].as_str().is_some_and(|verdict| verdict.contains("holds its lock")), "{record}");
     }
     let ledger = "SELECT count(*) FROM copies WHERE message = (SELECT max(id) FROM messages) AND state = 'delivered'";
-    assert_eq!(ground.count(ledger), recipients.len() + 1);
+    assert_eq!(fixture.count(ledger), recipients.len() + 1);
     let waits: Series = delivered.iter().map(|record| record["lock_ms"].as_f64().expect("a time") / 1000.0).collect();
     [took.as_secs_f64(), deferrals as f64, rounds as f64, waits.median(), waits.quantile(1.0)]
 }

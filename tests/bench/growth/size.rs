@@ -1,7 +1,7 @@
 //! Larger and larger messages: time, and memory.
 
 use super::curve::{in_turns, linear, verdict};
-use super::ground::{Ground, clear};
+use super::fixture::{Fixture, clear};
 use crate::figures::{Report, Series, milliseconds, ratio};
 use crate::floor::Calls;
 use crate::site::{STRANGER, Site, message, with_crlf};
@@ -24,18 +24,18 @@ const LOOKS: usize = 3;
 
 pub fn measure(report: &mut Report, site: &Site, runs: usize) {
     let user = somebody("size");
-    let ground = Ground::new(Engine::Postgres17, [&user]);
+    let fixture = Fixture::new(Engine::Postgres17, [&user]);
     report.progress(format!("growth: {runs} messages of each size"));
     let measured = in_turns(1, runs, &SIZES, |(size, _)| {
         let message = message(STRANGER, *size);
-        let delivery = milliseconds(ground.deliver_this(&user, &message).took);
+        let delivery = milliseconds(fixture.deliver_this(&user, &message).took);
         let append = process::run(&mut site.floor(Calls::Append, &user), &with_crlf(&message)).took;
         [delivery, milliseconds(append)]
     });
     report.line("### The message\n\nThe memory is the program's own high-water mark (VmHWM).");
     let (mut rows, mut memory, mut within) = (Vec::new(), Vec::new(), true);
     for ((size, name), [delivery, append]) in SIZES.iter().zip(&measured) {
-        let peak = |_| process::peak_memory(&mut ground.command(&user, STRANGER), &message(STRANGER, *size));
+        let peak = |_| process::peak_memory(&mut fixture.command(&user, STRANGER), &message(STRANGER, *size));
         let peak = (0..LOOKS).map(peak).max().unwrap_or_default() as f64 * 1024.0 / 1e6;
         let bound = 2.0 * *size as f64 / 1e6 + 10.0;
         within &= peak <= bound;

@@ -3,7 +3,7 @@
 use super::daemon::{Daemon, happen, subscribe};
 use super::{latencies, until};
 use crate::figures::{Report, Series};
-use crate::growth::ground::Ground;
+use crate::growth::fixture::Fixture;
 use crate::growth::verdict;
 use crate::support::database::Engine;
 use crate::support::receivers::Receivers;
@@ -25,10 +25,10 @@ pub fn measure(report: &mut Report, runs: usize) {
                 "notifications: four quick receivers{}",
                 if slow { " beside a hundred slow ones" } else { "" }
             ));
-            let (ground, receivers) = (Ground::new(Engine::Postgres17, []), Receivers::start());
+            let (fixture, receivers) = (Fixture::new(Engine::Postgres17, []), Receivers::start());
             for number in QUICK {
                 subscribe(
-                    &ground,
+                    &fixture,
                     "domain",
                     "quick.example",
                     &receivers.url(204, Duration::ZERO, number),
@@ -37,7 +37,7 @@ pub fn measure(report: &mut Report, runs: usize) {
             }
             for number in SLOW {
                 subscribe(
-                    &ground,
+                    &fixture,
                     "domain",
                     "slow.example",
                     &receivers.url(204, Duration::from_secs(10), number),
@@ -45,16 +45,16 @@ pub fn measure(report: &mut Report, runs: usize) {
                 );
             }
             if slow {
-                happen(&ground, "slow", 60, "slow.example", None);
+                happen(&fixture, "slow", 60, "slow.example", None);
             }
-            let daemon = Daemon::start(&ground, "");
+            let daemon = Daemon::start(&fixture, "");
             if slow {
                 // Each is asked as often at once as may be.
                 until("the slow ones are asked", || receivers.count(SLOW) >= SLOW.len() * 4);
             }
-            let soon = latencies(&ground, &receivers, QUICK, "quick.example", runs * 2);
+            let soon = latencies(&fixture, &receivers, QUICK, "quick.example", runs * 2);
             let received = receivers.count(QUICK);
-            happen(&ground, "quick", events, "quick.example", None);
+            happen(&fixture, "quick", events, "quick.example", None);
             let all = received + events * QUICK.len();
             until("the quick ones have all", || receivers.count(QUICK) >= all);
             let rate = receivers.look(|came| {

@@ -1,6 +1,6 @@
 //! The notifier, the Python daemon beside it, and what they are given to do.
 
-use crate::growth::ground::Ground;
+use crate::growth::fixture::Fixture;
 use crate::support::database::ADMINISTRATOR;
 use crate::support::receivers::Receivers;
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,8 +11,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// Somebody subscribes. `number` tells subscriptions apart.
-pub fn subscribe(ground: &Ground, resource: &str, resource_id: &str, url: &str, number: usize) {
-    ground.execute(&if ground.engine.is_postgres() {
+pub fn subscribe(fixture: &Fixture, resource: &str, resource_id: &str, url: &str, number: usize) {
+    fixture.execute(&if fixture.engine.is_postgres() {
         format!(
             "INSERT INTO subscriptions (id, owner, callback_url, callback_digest, resource, resource_id, state, created_at, updated_at) \
              VALUES (gen_random_uuid(), 'anna', '{url}', sha256('{resource_id} {number}'), '{resource}', '{resource_id}', 'active', now(), \
@@ -29,10 +29,10 @@ pub fn subscribe(ground: &Ground, resource: &str, resource_id: &str, url: &str, 
 }
 
 /// Deliveries have written down so many events of copies of users of this domain; a single one may have this id.
-pub fn happen(ground: &Ground, seed: &str, events: usize, domain: &str, id: Option<Uuid>) {
+pub fn happen(fixture: &Fixture, seed: &str, events: usize, domain: &str, id: Option<Uuid>) {
     let diff = r#"{"state": {"---": null, "+++": "delivered"}, "uid_validity": {"---": null, "+++": 1700000000}, "uid": {"---": null, "+++": 7}}"#;
     let columns = "event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, host, diff, created_at";
-    ground.execute(&if ground.engine.is_postgres() {
+    fixture.execute(&if fixture.engine.is_postgres() {
         let id = id.map_or_else(|| "gen_random_uuid()".into(), |id| format!("'{id}'"));
         format!(
             "INSERT INTO outbox ({columns}) SELECT {id}, 'message.delivered', sha256(('{seed}' || n)::bytea), \
@@ -55,8 +55,8 @@ pub fn happen(ground: &Ground, seed: &str, events: usize, domain: &str, id: Opti
 }
 
 /// How many are to be published, or sent.
-pub fn pending(ground: &Ground) -> usize {
-    ground.count("SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM notifications)")
+pub fn pending(fixture: &Fixture) -> usize {
+    fixture.count("SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM notifications)")
 }
 
 /// The notifier. Dropped, it is killed.
@@ -64,12 +64,12 @@ pub struct Daemon(Child);
 
 impl Daemon {
     /// With more lines of `[notifications]`.
-    pub fn start(ground: &Ground, more: &str) -> Self {
-        let key = ground.path("key");
+    pub fn start(fixture: &Fixture, more: &str) -> Self {
+        let key = fixture.path("key");
         fs::write(&key, [7; 32]).unwrap();
         let notifications =
             format!("[notifications]\nsecret_key_file = {key:?}\nallow_networks = [\"127.0.0.0/8\"]\n{more}");
-        let config = ground.configuration_with("notifier.toml", &notifications);
+        let config = fixture.configuration_with("notifier.toml", &notifications);
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         command.arg("--config").arg(config).args(["--role", "notifier"]).env_clear().stdin(Stdio::null());
         Self(command.spawn().unwrap())
@@ -114,22 +114,22 @@ impl Article {
     }
 
     /// With so many tasks for so many receivers.
-    pub fn start(ground: &Ground, receivers: &Receivers, quick: u32, tasks: usize) -> Self {
-        ground.execute("DROP TABLE IF EXISTS article_tasks");
-        ground.execute(
+    pub fn start(fixture: &Fixture, receivers: &Receivers, quick: u32, tasks: usize) -> Self {
+        fixture.execute("DROP TABLE IF EXISTS article_tasks");
+        fixture.execute(
             "CREATE TABLE article_tasks (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, callback_url text NOT NULL, \
              event text NOT NULL, body text NOT NULL, taken_until timestamptz)",
         );
         let url = receivers.url(204, Duration::ZERO, 0);
         let url = url.trim_end_matches('0');
-        ground.execute(&format!(
+        fixture.execute(&format!(
             "INSERT INTO article_tasks (callback_url, event, body) SELECT '{url}' || n % {quick}, replace(gen_random_uuid()::text, '-', ''), \
              json_build_object('id', n, 'created', now(), 'resource', 'message', 'resource_id', md5(n::text), 'diff', \
              json_build_object('state', json_build_object('---', NULL, '+++', 'delivered')))::text FROM generate_series(1, {tasks}) n"
         ));
-        let (host, port) = ground.engine.address();
+        let (host, port) = fixture.engine.address();
         let (user, password) = ADMINISTRATOR;
-        let database = ground.database_name();
+        let database = fixture.database_name();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/article/notify.py");
         let mut command = Command::new("python3");
         command.arg(script).arg(format!("host={host} port={port} dbname={database} user={user} password={password}"));

@@ -3,7 +3,7 @@
 use super::daemon::{Daemon, subscribe};
 use super::until;
 use crate::figures::{Ratio, Report, Series, milliseconds};
-use crate::growth::ground::Ground;
+use crate::growth::fixture::Fixture;
 use crate::growth::verdict;
 use crate::support::database::Engine;
 use crate::support::receivers::Receivers;
@@ -22,23 +22,23 @@ pub fn measure(report: &mut Report, runs: usize) {
     let waiting = if runs >= 20 { 1_000_000 } else { 10_000 };
     report.progress(format!("notifications: a dead receiver, and {waiting} that wait for it"));
     let receivers = Receivers::start();
-    let grounds = [0, waiting].map(|waiting| {
-        let ground = Ground::new(Engine::Postgres17, []);
-        subscribe(&ground, "domain", "dead.example", &receivers.url(503, Duration::ZERO, u32::from(waiting > 0)), 1);
+    let fixtures = [0, waiting].map(|waiting| {
+        let fixture = Fixture::new(Engine::Postgres17, []);
+        subscribe(&fixture, "domain", "dead.example", &receivers.url(503, Duration::ZERO, u32::from(waiting > 0)), 1);
         // Both have their queue, and statistics of it: they differ in what waits, and in nothing else.
         for statement in FILL.split(";\n") {
-            ground.execute(&statement.replace(":rows", &waiting.to_string()));
+            fixture.execute(&statement.replace(":rows", &waiting.to_string()));
         }
-        ground
+        fixture
     });
     let (mut none, mut many) = (Series::default(), Series::default());
     {
-        let sites = grounds.each_ref().map(|ground| ground.site_of_the_page(None));
+        let sites = fixtures.each_ref().map(|fixture| fixture.site_of_the_page(None));
         let mut sessions =
             sites.each_ref().map(|site| site.open_database(None, Deadline::after(Duration::from_mins(10))).unwrap());
         // Both rest, as between two probes.
-        for ground in &grounds {
-            ground.execute("UPDATE subscription_queues SET due_at = now() + interval '1 hour'");
+        for fixture in &fixtures {
+            fixture.execute("UPDATE subscription_queues SET due_at = now() + interval '1 hour'");
         }
         for round in 0..runs * 10 {
             let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
@@ -55,12 +55,12 @@ pub fn measure(report: &mut Report, runs: usize) {
             }
         }
     }
-    let ground = &grounds[1];
-    ground.execute("UPDATE subscription_queues SET due_at = now()");
+    let fixture = &fixtures[1];
+    fixture.execute("UPDATE subscription_queues SET due_at = now()");
     let retry = vec![format!("\"{}s\"", STEP.as_secs()); 20].join(", ");
-    let daemon = Daemon::start(ground, &format!("retry_schedule = [{retry}]\n"));
+    let daemon = Daemon::start(fixture, &format!("retry_schedule = [{retry}]\n"));
     let failed = "SELECT coalesce(max(failures), 0)::bigint FROM subscription_queues";
-    until("the receiver rests", || ground.count(failed) >= 5);
+    until("the receiver rests", || fixture.count(failed) >= 5);
     let (since, before) = (Instant::now(), receivers.count(1..2));
     std::thread::sleep(STEP * STEPS as u32);
     let (probes, steps) = (receivers.count(1..2) - before, since.elapsed().as_secs_f64() / (0.8 * STEP.as_secs_f64()));

@@ -2,7 +2,7 @@
 
 use super::daemon::subscribe;
 use crate::figures::{Ratio, Report, Series, in_turns, milliseconds};
-use crate::growth::ground::{Ground, attempt};
+use crate::growth::fixture::{Fixture, attempt};
 use crate::growth::verdict;
 use crate::site::{SIZE, STRANGER, message};
 use crate::support::counting_proxy::CountingProxy;
@@ -20,11 +20,11 @@ const BLOCKS: &str = "SELECT (SELECT sum(heap_blks_hit + heap_blks_read + coales
 pub fn measure(report: &mut Report, runs: usize) {
     report.progress("notifications: what they cost a delivery");
     let user = somebody("notified");
-    let ground = Ground::new(Engine::Postgres17, [&user]);
+    let fixture = Fixture::new(Engine::Postgres17, [&user]);
     let subscribed = |somebody: bool| {
-        ground.execute("DELETE FROM subscriptions");
+        fixture.execute("DELETE FROM subscriptions");
         if somebody {
-            subscribe(&ground, "all", "", "https://receiver.example/", 1);
+            subscribe(&fixture, "all", "", "https://receiver.example/", 1);
         }
     };
     let mut wall: [Series; 2] = Default::default();
@@ -35,12 +35,12 @@ pub fn measure(report: &mut Report, runs: usize) {
     };
     let once = |somebody: bool, counts: bool, wall: &mut Series, wal: &mut Series| {
         subscribed(somebody);
-        let before = position_of_the_log(&ground);
-        wall.push_if(counts, milliseconds(ground.deliver(&user).took));
+        let before = position_of_the_log(&fixture);
+        wall.push_if(counts, milliseconds(fixture.deliver(&user).took));
         // A page that is written whole after a checkpoint is in few of them: the median leaves it out.
-        wal.push_if(counts, (position_of_the_log(&ground) - before) as f64);
+        wal.push_if(counts, (position_of_the_log(&fixture) - before) as f64);
     };
-    ground.execute("CHECKPOINT");
+    fixture.execute("CHECKPOINT");
     in_turns(
         runs * 2,
         &mut [&mut |counts| once(false, counts, nobody_wall, nobody_wal), &mut |counts| {
@@ -50,21 +50,21 @@ pub fn measure(report: &mut Report, runs: usize) {
     let [nobody_blocks, notified_blocks] = [false, true].map(|somebody| {
         subscribed(somebody);
         // What is dead of those before.
-        ground.execute("VACUUM subscriptions");
-        ground.deliver(&user);
-        let before = blocks(&ground);
-        (0..10).for_each(|_| drop(ground.deliver(&user)));
-        (blocks(&ground) - before) as f64 / 10.0
+        fixture.execute("VACUUM subscriptions");
+        fixture.deliver(&user);
+        let before = blocks(&fixture);
+        (0..10).for_each(|_| drop(fixture.deliver(&user)));
+        (blocks(&fixture) - before) as f64 / 10.0
     });
     // Before a statement is planned, a new session reads the first block of each index of its tables.
     let indexes = "SELECT count(*) FROM pg_indexes WHERE tablename =";
     let [of_subscriptions, of_outbox] =
-        ["subscriptions", "outbox"].map(|table| ground.count(&format!("{indexes} '{table}'")) as f64);
+        ["subscriptions", "outbox"].map(|table| fixture.count(&format!("{indexes} '{table}'")) as f64);
     let [nobody_blocks, notified_blocks] =
         [nobody_blocks - of_subscriptions, notified_blocks - of_subscriptions - of_outbox];
     let [nobody_trips, notified_trips] = [false, true].map(|somebody| {
         subscribed(somebody);
-        round_trips(&ground, &user)
+        round_trips(&fixture, &user)
     });
     let [nobody, notified] = &wall;
     let [nobody_wal, notified_wal] = log.each_ref().map(Series::median);
@@ -96,38 +96,38 @@ pub fn measure(report: &mut Report, runs: usize) {
     ));
 }
 
-fn position_of_the_log(ground: &Ground) -> usize {
-    ground.count("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+fn position_of_the_log(fixture: &Fixture) -> usize {
+    fixture.count("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
 }
 
 /// A session's counts are there once it has ended.
-fn blocks(ground: &Ground) -> usize {
+fn blocks(fixture: &Fixture) -> usize {
     let sessions = "SELECT numbackends::bigint FROM pg_stat_database WHERE datname = current_database()";
-    wait_for("the deliveries' sessions end", Duration::from_secs(60), || ground.count(sessions) <= 1);
+    wait_for("the deliveries' sessions end", Duration::from_secs(60), || fixture.count(sessions) <= 1);
     // So are those of this one, once a setting asks for them (src/backend/tcop/postgres.c).
-    ground.execute("SELECT pg_stat_force_next_flush()");
-    ground.count(BLOCKS)
+    fixture.execute("SELECT pg_stat_force_next_flush()");
+    fixture.count(BLOCKS)
 }
 
 /// Of one delivery, with the database.
-fn round_trips(ground: &Ground, user: &str) -> usize {
-    let (host, port) = ground.engine.address();
+fn round_trips(fixture: &Fixture, user: &str) -> usize {
+    let (host, port) = fixture.engine.address();
     let proxy = CountingProxy::before(&host, port);
-    let direct = ground.configuration_with("direct.toml", "");
+    let direct = fixture.configuration_with("direct.toml", "");
     let own = format!("host = \"{host}\"\nport = {port}\n");
     let by_proxy = fs::read_to_string(&direct).unwrap().replacen(
         &own,
         &format!("host = \"127.0.0.1\"\nport = {}\n", proxy.port),
         1,
     );
-    let path = ground.path("counted.toml");
+    let path = fixture.path("counted.toml");
     fs::write(&path, by_proxy).unwrap();
     let mut command = std::process::Command::new(crate::site::program());
     command.arg("--config").arg(path).args([
         "--sender",
         STRANGER,
         "--recipient",
-        &crate::growth::ground::address(user),
+        &crate::growth::fixture::address(user),
     ]);
     let tried = attempt(&mut command, &message(STRANGER, SIZE));
     assert_eq!(tried.exit, Some(0), "{}", tried.output);

@@ -1,7 +1,7 @@
 //! Many users, as a site has them: hardly a copy goes to one for whom a worker has a session, so that nearly each is a login. Beside it the
 //! mailbox store's own LMTP, which records nothing.
 
-use super::ground::{Ground, Otherwise, Service, until};
+use super::fixture::{Fixture, Otherwise, Service, until};
 use super::load::{Load, Spent};
 use super::processor::{CYRUS, DOVECOT, MARIADB, OURS, POSTFIX, POSTGRESQL, Used};
 use super::{CONNECTIONS, SIZE};
@@ -81,7 +81,7 @@ impl Store {
 
     fn lmtp(self) -> (&'static str, PathBuf) {
         match self {
-            Self::Dovecot { .. } => ("Dovecot's LMTP", Ground::dovecots_socket()),
+            Self::Dovecot { .. } => ("Dovecot's LMTP", Fixture::dovecots_socket()),
             Self::Cyrus => ("Cyrus' lmtpd, without duplicates", CYRUS_LMTP.into()),
         }
     }
@@ -109,7 +109,7 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize) {
         Effort { users: &[8, 300, 3_000], kept: (runs * 10, runs / 6), others: (runs * 5, runs / 20) }
     };
     let mut bench =
-        Bench { peers: Peers::set_up(site), ground: Ground::set_up(site), random: Random::seeded(), effort };
+        Bench { peers: Peers::set_up(site), fixture: Fixture::set_up(site), random: Random::seeded(), effort };
     prepare_cyrus();
     let Effort { kept, others, .. } = bench.effort;
     report.line(format!(
@@ -126,7 +126,7 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize) {
 
 struct Bench<'a> {
     peers: Peers<'a>,
-    ground: Ground<'a>,
+    fixture: Fixture<'a>,
     random: Random,
     effort: Effort,
 }
@@ -173,7 +173,7 @@ impl Cost {
 impl Bench<'_> {
     fn store(&mut self, report: &mut Report, store: Store) {
         if let Store::Dovecot { processes_are_kept } = store {
-            self.ground.dovecot(processes_are_kept);
+            self.fixture.dovecot(processes_are_kept);
         }
         let mut users = Users::new();
         let names: Vec<Vec<String>> =
@@ -247,7 +247,7 @@ impl Bench<'_> {
                     imap: store.imap(),
                     ..Otherwise::default()
                 };
-                (database, self.ground.start_with(SERVE, &otherwise))
+                (database, self.fixture.start_with(SERVE, &otherwise))
             },
         )
     }
@@ -350,8 +350,8 @@ impl Bench<'_> {
 
     /// The same through a real Postfix, which hands it over by LMTP.
     fn through_postfix(&mut self, report: &mut Report) {
-        self.ground.dovecot(true);
-        let service = self.ground.start(SERVE);
+        self.fixture.dovecot(true);
+        let service = self.fixture.start(SERVE);
         through_postfix::set_up(&self.peers, &service);
         let mut rows = Vec::new();
         for count in self.effort.users {
@@ -364,7 +364,7 @@ impl Bench<'_> {
                         (0..*count).map(|number| format!("{transport}-{count}-{each}-{number}")).collect();
                     self.peers.add_users(&names);
                     let receiver =
-                        Receiver { title: title.to_owned(), socket: Ground::dovecots_socket(), domain: "", database };
+                        Receiver { title: title.to_owned(), socket: Fixture::dovecots_socket(), domain: "", database };
                     let first = self.load(&receiver, names.clone(), 1);
                     first.give(names.len());
                     let users: Users = names.iter().map(|name| (name.clone(), 1)).collect();

@@ -1,7 +1,7 @@
 //! A process for each recipient, as pipe(8) starts it: one that hands its message over to the service, one that delivers by itself,
 //! and dovecot-lda, which appends and records nothing.
 
-use super::ground::{Format, Ground, Service};
+use super::fixture::{Fixture, Format, Service};
 use super::processor::Used;
 use crate::figures::{Ratio, Report, Series, milliseconds, rest};
 use crate::peer::{DOVECOT_CONF, DOVECOT_LDA, identity};
@@ -27,14 +27,14 @@ const ALL: [(Way, &str, &str); 3] = [
     (Way::Lda, "lda", "dovecot-lda (append only)"),
 ];
 
-pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
+pub fn measure(report: &mut Report, fixture: &Fixture<'_>, runs: usize) {
     let mut rows = Vec::new();
     for kept in [false, true] {
-        ground.dovecot(kept);
+        fixture.dovecot(kept);
         let how = if kept { "processes kept" } else { "Dovecot as it comes" };
         report.progress(format!("one process each: {how}"));
-        let service = ground.start("recycle_after = 1000000\n");
-        let users = ALL.map(|(_, name, _)| ground.users(Format::Maildir, &format!("{name}-{kept}"), 1).remove(0));
+        let service = fixture.start("recycle_after = 1000000\n");
+        let users = ALL.map(|(_, name, _)| fixture.users(Format::Maildir, &format!("{name}-{kept}"), 1).remove(0));
         let mut costs = [(); 3].map(|()| (Series::default(), Series::default()));
         for round in 0..=(runs / 6).max(3) {
             let mut one = |at: usize| {

@@ -3,7 +3,7 @@
 //! Built with the feature `test-faults`, the program has bugs that a message may order, each of which is measured by itself. Without, it has
 //! none, and SIGABRT stands for them.
 
-use super::ground::{Format, Ground, Otherwise, Service};
+use super::fixture::{Fixture, Format, Otherwise, Service};
 use super::load::Session;
 use super::{CONNECTIONS, SIZE, USERS, load_of, quantiles, ratios};
 use crate::figures::Report;
@@ -11,7 +11,7 @@ use crate::site::{STRANGER, Site, message, with_crlf};
 use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(not(feature = "test-faults"))]
 use {
-    super::ground::until,
+    super::fixture::until,
     crate::site::program,
     postgres::SimpleQueryMessage,
     rustix::process::{Pid, Signal, kill_process},
@@ -34,21 +34,21 @@ const FAULTS: [(&str, &str); 4] = [
 
 /// By itself (`--only poison`).
 pub fn measure_alone(report: &mut Report, site: &Site, runs: usize) {
-    measure(report, &Ground::set_up(site), runs);
+    measure(report, &Fixture::set_up(site), runs);
 }
 
 /// The others at half the greatest rate, alone; and then while a message crashes two workers, and is shunted.
-pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
+pub fn measure(report: &mut Report, fixture: &Fixture<'_>, runs: usize) {
     report.progress("a message that crashes workers");
-    ground.dovecot(true);
+    fixture.dovecot(true);
     // An endless loop ends at the deadline, by the worker's watchdog.
     let otherwise = Otherwise {
         delivery: "deadline = \"10s\"\n",
         environment: &[("MAILDROP_TEST_FAULT", "by-message")],
         ..Otherwise::default()
     };
-    let service = ground.start_with("recycle_after = 1000000\n", &otherwise);
-    let users = ground.users(Format::Sdbox, "poison", USERS + 1);
+    let service = fixture.start_with("recycle_after = 1000000\n", &otherwise);
+    let users = fixture.users(Format::Sdbox, "poison", USERS + 1);
     let mut addresses: Vec<String> = users.into_iter().map(|user| format!("{user}@mail.example")).collect();
     let its_own = addresses.pop().unwrap_or_default();
     let load = |connections| load_of(&service, &addresses, connections);
@@ -75,7 +75,7 @@ pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
         rows.push(ratios("÷; of p99 it may be 2", &beside, &alone));
     };
     #[cfg(not(feature = "test-faults"))]
-    beside("one", &|| end_two_workers(ground.site, &service, &its_own));
+    beside("one", &|| end_two_workers(fixture.site, &service, &its_own));
     #[cfg(feature = "test-faults")]
     for (fault, called) in FAULTS {
         report.progress(called);

@@ -82,7 +82,7 @@ fn the_same_message_many_times_at_once_is_delivered_once_and_waits_for_nobody() 
 }
 
 #[test]
-fn ctrl_c_ends_after_the_messages_in_hand_and_a_second_run_goes_on() {
+fn ctrl_c_ends_after_the_messages_in_progress_and_a_second_run_goes_on() {
     // Enough that a busy machine does not deliver them all before it is asked to end.
     const ALL: usize = 600;
     let desk = Desk::new();

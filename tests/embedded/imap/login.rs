@@ -162,7 +162,7 @@ fn never_sends_the_password(greeting: &'static str, change: impl FnOnce(&mut Set
 }
 
 #[test]
-fn where_the_server_offers_no_way_in_the_password_stays_here() {
+fn where_the_server_offers_no_login_the_password_stays_here() {
     let plain = |_: &mut Settings| {};
     let login = |settings: &mut Settings| {
         settings.act_for_user = false;

@@ -518,7 +518,7 @@ fn a_runner_takes_its_own_shard_alone() {
 }
 
 #[test]
-fn asked_to_end_it_ends_after_the_message_in_hand_and_takes_no_other() {
+fn asked_to_end_it_ends_after_the_message_in_progress_and_takes_no_other() {
     for signal in [Signal::TERM, Signal::INT] {
         let scene = Scene::new();
         let broker = scene.broker();

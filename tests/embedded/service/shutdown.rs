@@ -30,7 +30,7 @@ fn asked_to_end_it_ends_the_front_then_the_workers_and_leaves_nothing() {
 }
 
 #[test]
-fn a_message_in_hand_is_finished_and_who_stops_the_service_waits_for_it() {
+fn a_message_in_progress_is_finished_before_service_stop_returns() {
     let mut stage = Stage::new("");
     stage.let_behave("worker 2", "slow");
     stage.start();

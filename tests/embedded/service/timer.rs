@@ -194,7 +194,7 @@ fn one_does_it_at_a_time_and_an_operator_can_keep_all_from_it() {
 }
 
 #[test]
-fn asked_to_end_it_finishes_what_is_in_hand_and_begins_nothing_more() {
+fn asked_to_end_it_finishes_the_copy_in_progress_and_begins_no_other() {
     let site = Site::owing(&["one", "two"]);
     let held = [site.hold("maildrop", "one@x"), site.hold("maildrop", "two@x")];
     let timer = site.timer();

@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
-const AWAKE: &str = include_str!("awake.rs");
+const AWAKE: &str = include_str!("active_mutant.rs");
 
-/// As in awake.rs.
+/// As in active_mutant.rs.
 const NOTED: usize = 1_000_000;
 
 /// How long one mutant is tried, in all, in seconds, where `$MUTANT_PATIENCE` does not say otherwise. A test that is under way
@@ -100,7 +100,7 @@ fn run() -> Fallible<bool> {
         sources.push(Source { path, original, hash, mutants, keys, unviable });
     }
     if first > 8192 {
-        return Err("these are more mutants than awake.rs has room for".into());
+        return Err("these are more mutants than active_mutant.rs has room for".into());
     }
     let library = fs::read_to_string("src/lib.rs")?;
     fs::write("src/mutants.rs", AWAKE)?;
@@ -421,7 +421,7 @@ enum Ran {
     TooLong,
 }
 
-/// Runs a test in a process group of its own, and ends all of it where it takes too long. `asked` is what awake.rs reads.
+/// Runs a test in a process group of its own, and ends all of it where it takes too long. `asked` is what active_mutant.rs reads.
 fn ran(test: &Test, asked: usize, limit: Duration) -> Fallible<Ran> {
     // What goes round for ever may also fill the memory.
     let mut command = Command::new("sh");

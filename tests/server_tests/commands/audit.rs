@@ -26,7 +26,7 @@ on_each_engine!(
     a_copy_that_its_owner_deleted_needs_nobody,
     a_recreated_mailbox_has_lost_what_is_not_in_it,
     a_mailbox_that_was_only_renumbered_has_lost_nothing_older_than_what_it_has,
-    a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte,
+    a_duplicated_copy_is_removed_if_it_is_the_same_to_the_last_byte,
     an_attempt_whose_process_was_killed_is_reported,
     a_sent_copy_that_is_owed_is_reported,
 );
@@ -179,7 +179,7 @@ fn a_mailbox_that_went_back_has_lost_what_came_after() {
     }
 }
 
-fn a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte(engine: Engine) {
+fn a_duplicated_copy_is_removed_if_it_is_the_same_to_the_last_byte(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     for id in ["same", "other", "single"] {
         scene.deliver("doug", scene.message(id)).delivered();

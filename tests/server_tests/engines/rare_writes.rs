@@ -10,7 +10,7 @@ use std::time::Duration;
 
 on_each_engine!(
     a_recipient_is_refused_where_others_are_known_and_each_refusal_counts,
-    a_way_in_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards,
+    a_login_check_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards,
     an_epoch_is_written_down_once_and_has_begun_when_another_one_is_found,
 );
 
@@ -33,7 +33,7 @@ fn a_recipient_is_refused_where_others_are_known_and_each_refusal_counts(engine:
     assert_eq!((refused(&mut scene, "mx1"), refused(&mut scene, "mx2")), (3, 1));
 }
 
-fn a_way_in_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards(engine: Engine) {
+fn a_login_check_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards(engine: Engine) {
     let mut scene = Scene::empty(engine);
     let (mut one, mut other) = (scene.open_database(), scene.open_database());
     let (login_check, another) = (LoginCheck::new("imap://one".into()), LoginCheck::new("imap://another".into()));

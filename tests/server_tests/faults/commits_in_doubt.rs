@@ -15,7 +15,7 @@ on_each_postgres!(
     a_journal_in_doubt_ends_before_the_lock,
     a_refusal_in_doubt_is_no_refusal,
     what_people_change_is_not_reported_to_be_done_either,
-    a_way_in_whose_record_is_in_doubt_is_not_proven,
+    a_login_whose_check_is_in_doubt_is_not_proven,
     what_a_statement_warns_about_defers_nothing,
     what_was_reported_on_connecting_is_not_about_a_commit,
 );
@@ -155,7 +155,7 @@ fn what_people_change_is_not_reported_to_be_done_either(server: &str) {
 }
 
 /// A fail-over may forget the check of a login, and the session that recorded it is not used again.
-fn a_way_in_whose_record_is_in_doubt_is_not_proven(server: &str) {
+fn a_login_whose_check_is_in_doubt_is_not_proven(server: &str) {
     let mut site = Site::new(server);
     let login_check = LoginCheck::new("a login".into());
     let mut database = site.scene.open_database();

@@ -293,7 +293,7 @@ fn the_service_account_may_have_mail_of_its_own_by_which_nothing_is_proven_for_o
 
 /// A Sent copy is another matter.
 #[test]
-fn mail_for_the_service_account_proves_the_way_in_by_its_authors_mailbox() {
+fn mail_for_the_service_account_checks_the_login_by_its_authors_mailbox() {
     let server = Accounts::start(None, looks_and_ignores);
     let mut scene = with_mail_for_the_service_account(&server, &["lisa"]);
     scene.deliver("service", scene.message("first")).deferred(IGNORES);

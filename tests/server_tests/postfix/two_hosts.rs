@@ -70,7 +70,7 @@ fn a_message_given_to_both_hosts_for_everybody() {
 /// nothing.
 ///
 /// To one recipient at each host: of more, a late delivery sees that the attempts before have not ended, and takes out
-/// what is there twice. The message is large, so that the uploads overlap although the two hosts do not begin in the
+/// the duplicate. The message is large, so that the uploads overlap although the two hosts do not begin in the
 /// very same moment.
 #[test]
 fn without_the_lock_lisa_has_it_twice() {

@@ -49,13 +49,13 @@ pub struct Otherwise<'a> {
     pub environment: &'a [(&'a str, &'a str)],
 }
 
-pub struct Ground<'a> {
+pub struct Fixture<'a> {
     pub site: &'a Site,
     /// The service's.
     folder: PathBuf,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> Fixture<'a> {
     pub fn set_up(site: &'a Site) -> Self {
         assert!(fs::exists(DOVECOT_CONF).unwrap_or(false), "the servers are in the image `bench`: tests/bench/run");
         let folder = site.write("service", "");
@@ -68,8 +68,8 @@ impl<'a> Ground<'a> {
         Self { site, folder }
     }
 
-    /// Dovecot with LMTP, as it comes, where each login and each connection has a process of its own; or with processes that go on to
-    /// the next.
+    /// Dovecot with LMTP, as it comes, where each login and each connection has a process of its own; or with processes
+    /// that go on to the next.
     pub fn dovecot(&self, processes_are_kept: bool) {
         let kept = if processes_are_kept { "restart_request_count = unlimited\n  process_min_avail = 2\n" } else { "" };
         let settings = format!(

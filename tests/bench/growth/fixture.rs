@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-pub struct Ground {
+pub struct Fixture {
     pub engine: Engine,
     /// Processes are run by threads, and a connection to a database is for one at a time.
     database: Mutex<Database>,
@@ -32,7 +32,7 @@ pub struct Try {
     pub output: String,
 }
 
-impl Ground {
+impl Fixture {
     /// With the ledger's tables in it, and these users of the mailbox store, each under `USER@mail.example`.
     pub fn new<'a>(engine: Engine, users: impl IntoIterator<Item = &'a String>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
