@@ -1,19 +1,19 @@
 //! `--owed` and `--restore`: copies that should be in a mailbox by the ledger, and are not.
 
-use super::{
-    Arguments, Ended, Progress, Tally, complain, confirmation, exit_of, json, progress_line, report_unconfirmed, say,
-    table,
-};
+use super::results::ReplayResults;
+use super::{Arguments, Ended, Progress, complain, confirmation, report_unconfirmed};
+use crate::base::deadline::Deadline;
 use crate::base::timestamp;
+use crate::cli::{Columns, json, list, say};
 use crate::database::DatabaseError;
 use crate::ledger::audit_queries::{self, RecordedCopy, Selection};
 use crate::ledger::operations_log::Operation;
 use crate::operations::audit;
-use crate::operations::operations_log;
 use crate::operations::redelivery::{self, Redelivery};
+use crate::operations::replay::MessageReport;
 use crate::site::Site;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use sysexits::ExitCode;
 
 /// The time limit of the ledger's queries for owed and recorded copies.
@@ -21,13 +21,16 @@ const PATIENCE: Duration = Duration::from_hours(1);
 /// The number of copies that are shown to people.
 const SHOWN: usize = 20;
 
+/// The name of a column, and its text.
+type ShownText = (&'static str, fn(&RecordedCopy) -> String);
+
 fn selection(arguments: &Arguments) -> Selection<'_> {
     Selection { since: arguments.since.unwrap_or_default(), mailbox: arguments.mailbox.as_deref() }
 }
 
 /// Finishes the owed copies.
 pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
-    let (_, mut database) = arguments.site.open(PATIENCE)?;
+    let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
     let left_for = site.left_to_authors_for();
     let (copies, left) = audit_queries::owed_by_now(database.as_mut(), &selection(arguments), left_for)?;
     drop(database);
@@ -36,7 +39,7 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
     }
     let is_unconfirmed = copies.len() > 1 && confirmation::is_missing(arguments.yes);
     if arguments.dry_run || is_unconfirmed {
-        show(arguments, &copies, true);
+        show(arguments, &copies, "nothing is owed", ("why", |copy| copy.reason.clone().unwrap_or_default()));
         return if arguments.dry_run { Ok(ExitCode::Ok) } else { report_unconfirmed("delivered", arguments.json) };
     }
     redeliver(arguments, site, &copies, (Operation::FinishedOwed, redelivery::finish))
@@ -45,7 +48,7 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
 /// Shows the lost copies, and with `--yes` redelivers them.
 pub(super) fn restore(arguments: &Arguments, site: &Site) -> Ended {
     let progress = Progress::watch("reading the mailboxes");
-    let (_, mut database) = arguments.site.open(PATIENCE)?;
+    let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
     let losses = redelivery::lost(site, database.as_mut(), &selection(arguments), audit::never())?;
     drop((progress, database));
     for (user, mailbox, error) in &losses.unseen {
@@ -64,7 +67,7 @@ pub(super) fn restore(arguments: &Arguments, site: &Site) -> Ended {
     }
     // Mailboxes that could not be read may have lost copies as well.
     if !copies.is_empty() || losses.unseen.is_empty() {
-        show(arguments, &copies, false);
+        show(arguments, &copies, "nothing is lost", ("subject", |copy| copy.subject.clone().unwrap_or_default()));
     }
     if arguments.json {
         return Ok(seen);
@@ -92,44 +95,36 @@ fn redeliver(
     copies: &[RecordedCopy],
     (operation, how): (Operation, Redelivery),
 ) -> Ended {
-    let stop = super::stop()?;
-    let total = copies.len() as u64;
-    let mut tally = Tally::default();
-    let (progress, began) = (Progress::watch_long("delivering"), Instant::now());
-    let mut redeliver = |copy: &RecordedCopy| {
-        let outcome = redelivery::redeliver(site, copy, how)?;
-        if outcome.failed() {
-            let line = format!("{} for {} of {}: {}", copy.message_id, copy.mailbox, copy.user, outcome.detail());
-            complain(&line.replace('\n', "?"));
-        }
-        tally.count(&outcome);
-        tally.done += 1;
-        progress.set(progress_line(&tally, total, began.elapsed()));
+    let stop = super::stop_on_signals()?;
+    let results = ReplayResults::new(arguments, "delivering", copies.len() as u64, false, None);
+    let redeliver = |copy: &RecordedCopy| {
+        results.add(Some(MessageReport {
+            source: copy.message_id.clone(),
+            recipient: Some(format!("{} of {}", copy.mailbox, copy.user)),
+            outcome: redelivery::redeliver(site, copy, how)?,
+            failure: None,
+        }));
+        results.add(None);
         Ok::<_, DatabaseError>(())
     };
-    let ended = copies.iter().take_while(|_| !stop.load(Ordering::Relaxed)).try_for_each(&mut redeliver);
-    drop(progress);
-    operations_log::redelivered(site, operation, tally.delivered);
+    let ended = copies.iter().take_while(|_| !stop.load(Ordering::Relaxed)).try_for_each(redeliver);
+    let exit = results.finish(site, operation);
     ended?;
-    super::summarize(arguments, false, &tally, total, None);
-    Ok(exit_of(&tally, total))
+    Ok(exit)
 }
 
-/// Shows copies: all of them as JSON, or the first of them to people.
-fn show(arguments: &Arguments, copies: &[RecordedCopy], owed: bool) {
+/// Shows copies: all of them as JSON, or the first of them to people, with the text of the `last` column.
+fn show(arguments: &Arguments, copies: &[RecordedCopy], nothing: &str, last: ShownText) {
     if arguments.json {
         return copies.iter().for_each(|copy| say(&json(copy)));
     }
-    if copies.is_empty() {
-        return say(if owed { "nothing is owed" } else { "nothing is lost" });
-    }
-    let row = |copy: &RecordedCopy| {
-        let mailbox = format!("{} of {}", copy.mailbox, copy.user);
-        let last = if owed { &copy.reason } else { &copy.subject };
-        [timestamp::time_text(copy.recorded_at), mailbox, copy.message_id.clone(), last.clone().unwrap_or_default()]
-    };
-    let last = if owed { "why" } else { "subject" };
-    say(&table(["since", "mailbox", "message", last], copies.iter().take(SHOWN).map(row)));
+    let columns: Columns<RecordedCopy, 4> = [
+        ("since", |copy| timestamp::time_text(copy.recorded_at)),
+        ("mailbox", |copy| format!("{} of {}", copy.mailbox, copy.user)),
+        ("message", |copy| copy.message_id.clone()),
+        last,
+    ];
+    say(&list(copies.get(..SHOWN).unwrap_or(copies), nothing, columns));
     if copies.len() > SHOWN {
         say(&format!("and {} more; --json has them all", copies.len() - SHOWN));
     }

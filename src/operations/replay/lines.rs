@@ -1,39 +1,9 @@
 //! Reads a file line by line, however large the file is and however long its lines are.
 
-use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::FileExt;
 
 /// The number of bytes of a line that are returned.
 const HEAD: u64 = 512;
-
-/// A part of a file. Several parts can read one open file at once: none moves its position.
-#[derive(Debug)]
-pub(crate) struct FilePart {
-    file: File,
-    at: u64,
-    end: u64,
-}
-
-impl FilePart {
-    /// Without a length, the part extends to the end of the file.
-    pub(crate) fn new(file: File, offset: u64, length: Option<u64>) -> Self {
-        Self { file, at: offset, end: length.map_or(u64::MAX, |length| offset.saturating_add(length)) }
-    }
-
-    pub(crate) fn metadata(&self) -> io::Result<Metadata> {
-        self.file.metadata()
-    }
-}
-
-impl Read for FilePart {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let room = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX).min(buffer.len());
-        let read = self.file.read_at(buffer.get_mut(..room).unwrap_or_default(), self.at)?;
-        self.at += read as u64;
-        Ok(read)
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line<'a> {

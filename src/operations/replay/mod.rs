@@ -22,7 +22,7 @@ pub(crate) use failure_file::FailureFile;
 pub(crate) use list::List;
 pub(crate) use reading::{TOO_LARGE, message_of};
 pub(crate) use runner::{MessageReport, Replay, ReplayOutcome, Tally, deliver};
-pub(crate) use source::{Form, list_deliveries, list_path, standard_input};
+pub(crate) use source::{Form, list_deliveries, list_path};
 
 use crate::database::DatabaseError;
 use std::io;
@@ -40,8 +40,6 @@ pub(crate) enum ReplayError {
     NotASource { path: PathBuf, problem: &'static str },
     #[error("the list of messages, a temporary file (in $TMPDIR): {0}")]
     List(#[from] rusqlite::Error),
-    #[error("copying standard input to a temporary file (in $TMPDIR): {0}")]
-    StandardInput(io::Error),
     #[error("starting a job: {0}")]
     Job(io::Error),
     #[error(transparent)]

@@ -1,12 +1,12 @@
 //! Turns an entry into a message with the known parts of its envelope.
 
-use super::entry::{self, Location, Piece, ReplayEntry};
-use super::runner::{Replay, ReplayJob, ReplayOutcome};
+use super::entry::{Location, ReplayEntry};
+use super::runner::{ReplayJob, ReplayOutcome};
 use super::source::{mbox, postcat_output};
 use super::{Form, PartialEnvelope};
 use crate::base::deadline::Deadline;
+use crate::ledger::Database;
 use crate::ledger::deliveries::{KnownDelivery, known_delivery};
-use crate::ledger::{CopyKey, Database};
 use crate::message::Message;
 use crate::operations::redelivery;
 use crate::site::Site;
@@ -15,68 +15,47 @@ use crate::site::Site;
 const RECORDS: u64 = 64 * 1024;
 pub(crate) const TOO_LARGE: &str = "it is larger than delivery.message_size_limit allows";
 
-/// A message that was read, with the known parts of its envelope.
-pub(super) struct Loaded {
-    pub(super) message: Message,
-    pub(super) envelope: PartialEnvelope,
-    /// Whether the lines at the top that look prepended come from this host's pipe(8).
-    pub(super) lines_are_ours: bool,
-}
-
-impl Replay<'_> {
-    /// The message at a location, without what the file's form adds, and the part of the envelope that is there.
-    fn read(&self, source: &Location) -> Result<(Vec<u8>, PartialEnvelope), String> {
-        match source {
-            Location::Piece(piece) => {
-                let limit = self.size_limit.unwrap_or(u64::MAX).saturating_add(RECORDS);
-                let bytes = piece.first_bytes(limit)?;
-                if bytes.len() as u64 == limit {
-                    return Err(format!("it cannot be read: {TOO_LARGE}"));
-                }
-                let sidecar = piece.path.as_deref().map(PartialEnvelope::beside).transpose()?.unwrap_or_default();
-                let (bytes, records) = message_in(piece.form, bytes)?;
-                Ok((bytes, sidecar.or(records)))
-            }
-            Location::Content { content, form } => Ok(message_in(*form, Location::decode(content)?)?),
-            Location::Ledger { .. } => Err("the ledger has it".into()),
-        }
-    }
-}
-
 impl ReplayJob<'_> {
     /// Reads the message and the known parts of its envelope, or returns the result if that fails.
-    pub(super) fn load(&mut self, entry: &ReplayEntry) -> Result<Loaded, ReplayOutcome> {
-        let (message, known) = match &entry.source {
-            Location::Ledger { ledger } => self.load_from_ledger(ledger)?,
-            source => {
-                let (bytes, known) = self.replay.read(source).map_err(ReplayOutcome::Refused)?;
-                let message = Message::receive(bytes).map_err(|error| ReplayOutcome::Refused(error.to_string()))?;
-                (message, self.replay.envelope.clone().or(known))
-            }
+    pub(super) fn load(&mut self, entry: &mut ReplayEntry) -> Result<(Message, PartialEnvelope), ReplayOutcome> {
+        let limit = self.replay.site.config().and_then(|config| config.delivery.message_size_limit).unwrap_or(u64::MAX);
+        let (message, known) = match entry.source.form {
+            Form::Ledger => self.load_from_ledger(entry)?,
+            _ => self.load_from_file(&entry.source, limit).map_err(ReplayOutcome::Refused)?,
         };
+        if message.size() > limit {
+            return Err(ReplayOutcome::Refused(TOO_LARGE.into()));
+        }
         if !entry.is_about(&message) {
             return Err(ReplayOutcome::Refused("another message is there now".into()));
         }
-        // Postfix has not delivered what is in its queue, so the lines at the top came with the message.
-        let lines_are_ours = !matches!(
-            &entry.source,
-            Location::Piece(Piece { form: Form::QueueFile, .. }) | Location::Content { form: Form::QueueFile, .. }
-        );
         let mut envelope = entry.envelope.clone().or(known);
-        if lines_are_ours {
+        if entry.source.lines_are_ours() {
             envelope = envelope.or(PartialEnvelope::in_prepended_lines(&message));
         }
-        Ok(Loaded { message, envelope, lines_are_ours })
+        Ok((message, envelope))
     }
 
-    /// Reads the message of the delivery of the copy with this key.
-    fn load_from_ledger(&mut self, key: &str) -> Result<(Message, PartialEnvelope), ReplayOutcome> {
-        let key = CopyKey::from_bytes(entry::digest(key).unwrap_or_default());
-        let known = known_delivery(self.database()?, &key)?;
+    /// Reads the message at a location, without what the file's form adds, and its envelope as far as it is in options and files.
+    fn load_from_file(&self, source: &Location, limit: u64) -> Result<(Message, PartialEnvelope), String> {
+        let limit = limit.saturating_add(RECORDS);
+        let bytes = source.first_bytes(limit)?;
+        if bytes.len() as u64 == limit {
+            return Err(TOO_LARGE.into());
+        }
+        let (bytes, records) = message_in(source.form, bytes)?;
+        let message = Message::receive(bytes).map_err(|error| error.to_string())?;
+        let sidecar = source.content.is_none().then(|| PartialEnvelope::beside(&source.file)).transpose()?;
+        Ok((message, self.replay.envelope.clone().or(sidecar.unwrap_or_default()).or(records)))
+    }
+
+    /// Reads the message of the delivery of a copy, and notes in the entry whose it is.
+    fn load_from_ledger(&mut self, entry: &mut ReplayEntry) -> Result<(Message, PartialEnvelope), ReplayOutcome> {
+        let known = entry.source.copy_key().map(|key| known_delivery(self.database()?, &key)).transpose()?.flatten();
         let known = known.ok_or_else(|| ReplayOutcome::Refused("the ledger does not know it any more".into()))?;
-        let whose = format!("{} to {}: ", known.message_id, known.recipient);
-        let site = self.replay.site;
-        message_of(site, self.database()?, known).map_err(|outcome| outcome.about(&whose))
+        entry.message_id = Some(known.message_id.clone());
+        entry.envelope.recipients = vec![(known.recipient.clone(), None)];
+        message_of(self.replay.site, self.database()?, known)
     }
 }
 
@@ -103,16 +82,18 @@ pub(crate) fn message_of(
 }
 
 /// The message in the content of a file of this form, and the part of the envelope there.
-fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
+fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), String> {
     match form {
         Form::Message if is_packed(&bytes) => {
-            Err("it is compressed, or encrypted (Dovecot's mail_compress or mail_crypt?): unpack it first")
+            Err("it is compressed, or encrypted (Dovecot's mail_compress or mail_crypt?): unpack it first".into())
         }
         Form::Message => Ok((bytes, PartialEnvelope::default())),
-        Form::Failures => Err("a line that leads to another such line"),
-        Form::Mbox if !mbox::is_from_line(&bytes) => Err("no message begins there: the mbox has changed"),
+        Form::Mbox if !mbox::is_from_line(&bytes) => Err("no message begins there: the mbox has changed".into()),
         Form::Mbox => Ok((mbox::message(bytes), PartialEnvelope::default())),
-        Form::QueueFile => postcat_output::message(bytes),
+        Form::QueueFile => Ok(postcat_output::message(bytes)?),
+        Form::Failures | Form::Ledger => {
+            Err(ReplayEntry::from_line(&bytes).err().unwrap_or_else(|| "a line that leads to another such line".into()))
+        }
     }
 }
 

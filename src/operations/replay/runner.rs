@@ -3,39 +3,25 @@
 
 use super::entry::ReplayEntry;
 use super::envelope::was_prepended_for;
-use super::reading::TOO_LARGE;
 use super::{List, PartialEnvelope, ReplayError};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::{Deferral, Delivered, Manner, NoCaller, Refusal, Stages, Verdict};
 use crate::ledger::Database;
-use crate::lock::LockName;
 use crate::message::Message;
 use crate::site::{self, Envelope, Sessions, Site, StateBefore, Terms};
-use std::borrow::Cow;
-use std::collections::HashSet;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// How many events may wait to be counted.
-const WAITING: usize = 32;
-/// How often the caller gets control while no event arrives.
-const TICK: Duration = Duration::from_millis(200);
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+use std::{io, thread};
 
 const NO_ENVELOPE: &str = "no envelope: give --recipient, or write it into FILE.envelope; the message does not begin with a \
     Delivered-To or X-Original-To line of pipe(8)";
 
 /// The settings of a replay.
-#[derive(Debug)]
 pub(crate) struct Replay<'a> {
     pub(crate) site: &'a Site,
-    /// The largest message, in bytes.
-    pub(crate) size_limit: Option<u64>,
     /// The part of the envelope that the options give. Messages from the ledger have the ledger's envelope.
     pub(crate) envelope: PartialEnvelope,
     /// The number of messages delivered concurrently.
@@ -44,14 +30,12 @@ pub(crate) struct Replay<'a> {
     pub(crate) dry_run: bool,
     /// Set by the caller to end the replay after the messages in progress.
     pub(crate) stop: &'a AtomicBool,
+    /// Is called with each result, and with `None` once an entry of the list is finished.
+    pub(crate) listen: &'a (dyn Fn(Option<MessageReport>) + Sync),
 }
 
-/// The events that jobs send to the thread that counts.
-enum JobEvent {
-    Report(MessageReport),
-    /// An entry of the list is finished.
-    Done,
-}
+/// Messages with one lock take the same turn, which depends on the lock's first byte.
+type Turns = [Mutex<()>; 256];
 
 /// The result of a message for one recipient, with its source.
 #[derive(Debug)]
@@ -112,15 +96,6 @@ impl ReplayOutcome {
         catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| Ok(Self::internal_error()))
     }
 
-    /// This outcome, with a reason that names the delivery.
-    pub(crate) fn about(self, whose: &str) -> Self {
-        match self {
-            Self::Deferred(why) => Self::Deferred(format!("{whose}{why}")),
-            Self::Refused(why) => Self::Refused(format!("{whose}{why}")),
-            other => other,
-        }
-    }
-
     /// The word in output for people and programs.
     pub(crate) fn as_str(&self) -> &'static str {
         match self {
@@ -160,85 +135,27 @@ impl From<DatabaseError> for ReplayOutcome {
 }
 
 impl Replay<'_> {
-    /// Replays the list. `listen` is called with the counts so far and the result of one message, and at intervals without a
-    /// result.
+    /// Replays the list.
     ///
     /// # Errors
     /// If the replay as a whole cannot continue. `listen` gets the failure of a single message.
-    pub(crate) fn run(
-        &self,
-        list: List,
-        tally: &mut Tally,
-        mut listen: impl FnMut(&Tally, Option<MessageReport>),
-    ) -> Result<(), ReplayError> {
-        let (events, received) = sync_channel(WAITING);
-        let (list, turns) = (&Mutex::new(list), &Turns::default());
+    pub(crate) fn run(&self, list: List) -> Result<(), ReplayError> {
+        let (list, turns): (_, &Turns) = (&Mutex::new(list), &[const { Mutex::new(()) }; 256]);
         thread::scope(|scope| {
-            // If a job cannot start, the receiver is dropped here, which ends the others.
-            let received = received;
             let start = |number| {
-                let events = events.clone();
-                let job = move || ReplayJob { replay: self, events, turns, database: None }.work(list);
+                let job = move || ReplayJob { replay: self, turns, database: None }.work(list);
                 thread::Builder::new().name(format!("job-{number}")).spawn_scoped(scope, job)
             };
             let jobs = (0..self.jobs.max(1)).map(start).collect::<io::Result<Vec<_>>>().map_err(ReplayError::Job)?;
-            // Each job has its own sender, so the channel closes when the last job ends.
-            drop(events);
-            loop {
-                let mut reported = None;
-                match received.recv_timeout(TICK) {
-                    Ok(JobEvent::Report(report)) => {
-                        tally.count(&report.outcome);
-                        reported = Some(report);
-                    }
-                    Ok(JobEvent::Done) => tally.done += 1,
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => break,
-                }
-                listen(tally, reported);
-            }
             let internal = |_| Err(ReplayError::Job(io::Error::other("an internal error")));
             jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(internal))
         })
-    }
-
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-}
-
-/// The locks of the messages that jobs are delivering now.
-#[derive(Default)]
-struct Turns {
-    taken: Mutex<HashSet<[u8; 32]>>,
-    released: Condvar,
-}
-
-/// The turn of one message, until it is dropped.
-struct MessageTurn<'a>(&'a Turns, LockName);
-
-impl Turns {
-    /// Waits until no other job has a message with this lock.
-    fn take(&self, lock: LockName) -> MessageTurn<'_> {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_taken = |taken: &mut HashSet<[u8; 32]>| taken.contains(lock.digest());
-        let mut taken = self.released.wait_while(taken, is_taken).unwrap_or_else(PoisonError::into_inner);
-        taken.insert(*lock.digest());
-        MessageTurn(self, lock)
-    }
-}
-
-impl Drop for MessageTurn<'_> {
-    fn drop(&mut self) {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner).remove(self.1.digest());
-        self.0.released.notify_all();
     }
 }
 
 /// One of the threads that deliver.
 pub(super) struct ReplayJob<'a> {
     pub(super) replay: &'a Replay<'a>,
-    events: SyncSender<JobEvent>,
     turns: &'a Turns,
     /// A session with the ledger. Most messages of a second run need only the ledger.
     database: Option<(Box<dyn Database>, Deadline)>,
@@ -248,23 +165,16 @@ impl ReplayJob<'_> {
     /// Replays entries of the list until none is left, or the replay is ended: the next run finds the rest.
     fn work(&mut self, list: &Mutex<List>) -> Result<(), ReplayError> {
         let next = || list.lock().unwrap_or_else(PoisonError::into_inner).take_oldest();
-        while !self.replay.stopped()
-            && let Some(listed) = next()?
+        while !self.replay.stop.load(Ordering::Relaxed)
+            && let Some(location) = next()?
         {
+            let mut entry = ReplayEntry::new(location).resolve();
             // A panic at one message is logged, and the others continue.
-            let (entry, replayed) = match listed.resolve() {
-                Ok(entry) => {
-                    let replayed = catch_unwind(AssertUnwindSafe(|| self.replay_entry(&entry)));
-                    (entry, replayed.unwrap_or_else(|_| Err(ReplayOutcome::internal_error())))
-                }
-                Err(why) => (Cow::Borrowed(&listed), Err(ReplayOutcome::Refused(why))),
-            };
-            if let Err(outcome) = replayed {
+            let replayed = catch_unwind(AssertUnwindSafe(|| self.replay_entry(&mut entry)));
+            if let Err(outcome) = replayed.unwrap_or_else(|_| Err(ReplayOutcome::internal_error())) {
                 self.report(&entry, None, None, outcome);
             }
-            if self.events.send(JobEvent::Done).is_err() {
-                break;
-            }
+            (self.replay.listen)(None);
         }
         Ok(())
     }
@@ -281,11 +191,13 @@ impl ReplayJob<'_> {
             // The session may be the cause, so the next message gets a new one.
             self.database = None;
         }
-        let failure = outcome.failed().then(|| entry.clone().into_line(message, envelope, &outcome));
-        let id = message.map(|message| format!(" {}", message.message_id_for_people())).unwrap_or_default();
-        let _ = self.events.send(JobEvent::Report(MessageReport {
+        let failure = outcome.failed().then(|| entry.to_line(message, envelope, &outcome));
+        let id = message.map(Message::message_id_for_people).or(entry.message_id.as_deref());
+        let id = id.map(|id| format!(" {id}")).unwrap_or_default();
+        let known = || entry.envelope.recipients.first().map(|(recipient, _)| recipient.clone());
+        (self.replay.listen)(Some(MessageReport {
             source: format!("{}{id}", entry.source),
-            recipient: envelope.map(|envelope| envelope.recipient.to_string()),
+            recipient: envelope.map(|envelope| envelope.recipient.to_string()).or_else(known),
             failure,
             outcome,
         }));
@@ -295,35 +207,28 @@ impl ReplayJob<'_> {
     ///
     /// # Errors
     /// The result of the whole entry, if no message can be read from it.
-    fn replay_entry(&mut self, entry: &ReplayEntry) -> Result<(), ReplayOutcome> {
-        let loaded = self.load(entry)?;
-        let message = &loaded.message;
-        let is_too_large = self.replay.size_limit.is_some_and(|limit| message.size() > limit);
-        if is_too_large || loaded.envelope.recipients.is_empty() {
-            let why = if is_too_large { TOO_LARGE } else { NO_ENVELOPE };
-            self.report(entry, Some(message), None, ReplayOutcome::Refused(why.into()));
+    fn replay_entry(&mut self, entry: &mut ReplayEntry) -> Result<(), ReplayOutcome> {
+        let (message, known) = &self.load(entry)?;
+        let (Replay { site, dry_run, .. }, lines_are_ours) = (self.replay, entry.source.lines_are_ours());
+        if known.recipients.is_empty() {
+            self.report(entry, Some(message), None, ReplayOutcome::Refused(NO_ENVELOPE.into()));
             return Ok(());
         }
-        let _turn = self.turns.take(self.replay.site.lock_name(message));
-        for envelope in loaded.envelope.envelopes() {
-            let envelope = match envelope {
-                Ok(envelope) => envelope,
-                Err(why) => {
-                    self.report(entry, Some(message), None, ReplayOutcome::Refused(why));
-                    continue;
+        let [first, ..] = *site.lock_name(message).digest();
+        let _turn = self.turns.get(usize::from(first)).map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
+        for envelope in known.envelopes() {
+            let outcome = match &envelope {
+                Ok(envelope) => {
+                    // Other recipients must not read lines that were prepended for one recipient.
+                    let is_for_other = lines_are_ours && !was_prepended_for(message, envelope);
+                    let others = is_for_other.then(|| message.for_another_recipient());
+                    let message = others.as_ref().unwrap_or(message);
+                    ReplayOutcome::guarded(|| Ok(deliver(site, self.database()?, message, envelope, *dry_run)))
+                        .unwrap_or_else(DatabaseError::into)
                 }
+                Err(why) => ReplayOutcome::Refused(why.clone()),
             };
-            let others;
-            // Other recipients must not read lines that were prepended for one recipient.
-            let message = if loaded.lines_are_ours && !was_prepended_for(message, &envelope) {
-                others = message.for_another_recipient();
-                &others
-            } else {
-                message
-            };
-            let (site, dry_run) = (self.replay.site, self.replay.dry_run);
-            let outcome = ReplayOutcome::guarded(|| Ok(deliver(site, self.database()?, message, &envelope, dry_run)));
-            self.report(entry, Some(message), Some(&envelope), outcome.unwrap_or_else(DatabaseError::into));
+            self.report(entry, Some(message), envelope.as_ref().ok(), outcome);
         }
         Ok(())
     }

@@ -16,43 +16,45 @@ pub(crate) fn is_from_line(line: &[u8]) -> bool {
 }
 
 /// The error for an mbox in which, according to Content-Length fields, separator lines belong to messages.
-pub(crate) const UNQUOTED: &str = "that is an mbox of the kind mboxcl2, it seems: by a Content-Length field, a line that begins \
+const UNQUOTED: &str = "that is an mbox of the kind mboxcl2, it seems: by a Content-Length field, a line that begins \
     with `From ` belongs to the message before it. Convert it to mboxrd; or, if those fields are wrong, give --format mbox";
 
 /// Finds the beginnings of messages.
 #[derive(Debug, Default)]
 pub(crate) struct Divider {
+    /// Whether Content-Length fields are checked.
+    checks_lengths: bool,
     /// Whether the previous line is not empty.
     after_text: bool,
     in_header: bool,
     /// The length of the message's body according to its header, in bytes.
-    length: Option<u64>,
+    length: u64,
     /// The offset at which the body ends, according to that length.
     ends: u64,
 }
 
 impl Divider {
-    pub(crate) fn begins(&mut self, line: Line<'_>) -> bool {
-        let begins = !self.after_text && is_from_line(line.head);
-        self.after_text = !line.is_blank();
-        begins
+    pub(crate) fn new(checks_lengths: bool) -> Self {
+        Self { checks_lengths, ..Self::default() }
     }
 
-    /// Like `begins`; `None` if the previous message has not ended yet according to its Content-Length.
-    pub(crate) fn begins_by_length(&mut self, line: Line<'_>) -> Option<bool> {
-        let begins = self.begins(line);
+    /// # Errors
+    /// If the previous message has not ended yet according to its Content-Length.
+    pub(crate) fn begins(&mut self, line: Line<'_>) -> Result<bool, &'static str> {
+        let begins = !self.after_text && is_from_line(line.head);
+        self.after_text = !line.is_blank();
         if begins && line.offset < self.ends {
-            return None;
+            return Err(UNQUOTED);
         }
         if begins {
-            (self.in_header, self.length, self.ends) = (true, None, 0);
+            (self.in_header, self.length, self.ends) = (self.checks_lengths, 0, 0);
         } else if self.in_header && line.is_blank() {
             self.in_header = false;
-            self.ends = self.length.map_or(0, |length| (line.offset + line.head.len() as u64).saturating_add(length));
+            self.ends = (line.offset + line.head.len() as u64).saturating_add(self.length);
         } else if self.in_header {
-            self.length = content_length(line.head).or(self.length);
+            self.length = content_length(line.head).unwrap_or(self.length);
         }
-        Some(begins)
+        Ok(begins)
     }
 }
 
@@ -111,13 +113,13 @@ mod tests {
     #[test]
     fn a_message_that_has_not_ended_is_reported_by_its_length() {
         let begins = |text: &str| {
-            let (mut divider, mut offset) = (Divider::default(), 0);
+            let (mut divider, mut offset) = (Divider::new(true), 0);
             let lines = text.split_inclusive('\n').map(|line| {
-                let begins = divider.begins_by_length(Line { offset, head: line.as_bytes() });
+                let begins = divider.begins(Line { offset, head: line.as_bytes() });
                 offset += line.len() as u64;
                 begins
             });
-            lines.collect::<Option<Vec<bool>>>().map(|begins| begins.iter().filter(|begins| **begins).count())
+            lines.collect::<Result<Vec<bool>, _>>().ok().map(|begins| begins.iter().filter(|begins| **begins).count())
         };
         let mbox = |length: &str| format!("From a\n{length}\nx\n\nFrom y\n\nFrom b\nA: b\n\nz\n");
         // The first body is "x", an empty line, and a `From y` line of its author.

@@ -1,23 +1,23 @@
-//! The sources of messages, one file for each kind.
+//! The sources of messages: files, folders, Maildirs, standard input and the ledger.
 
-mod folder;
 pub(crate) mod mbox;
 pub(crate) mod postcat_output;
 
-use super::entry::{self, Piece};
+use super::entry::{self, Location, OPEN_FILES};
 use super::lines::Lines;
 use super::{List, ReplayError};
 use crate::base::deadline::Deadline;
+use crate::base::text_enum::text_enum;
 use crate::ledger::deliveries::{DeliveryQuery, each_delivery};
 use crate::site::Site;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read, Seek};
-use std::os::fd::AsFd;
+use std::io::{self, Cursor, ErrorKind, Read};
+use std::os::fd::IntoRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
-use std::sync::OnceLock;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use time::PrimitiveDateTime;
 use time::format_description::BorrowedFormatItem;
@@ -26,18 +26,23 @@ use time::macros::format_description;
 /// The time limit of the ledger's query for deliveries to replay.
 const PATIENCE: Duration = Duration::from_hours(1);
 
-/// The form of a file with messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Form {
-    /// The file is the message.
-    Message,
-    /// An mbox: a `From ` line, the message with `>From ` quoted (mboxrd), an empty line.
-    Mbox,
-    /// The output of `postcat` for a queue file.
-    QueueFile,
-    /// A line of a replay's file of failures.
-    Failures,
+text_enum! {
+    /// The form of a file with messages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[serde(rename_all = "kebab-case")]
+    pub(crate) enum Form {
+        /// The file is the message.
+        Message = "message",
+        /// An mbox: a `From ` line, the message with `>From ` quoted (mboxrd), an empty line.
+        Mbox = "mbox",
+        /// The output of `postcat` for a queue file.
+        QueueFile = "queue-file",
+        /// A line of a replay's file of failures.
+        Failures = "failures",
+        /// No file, but a copy that the ledger knows.
+        #[value(skip)]
+        Ledger = "ledger",
+    }
 }
 
 impl Form {
@@ -62,16 +67,14 @@ impl Form {
 /// Lists the messages of a file or a folder; `-` is standard input. `form` is the form of the files; without it, the beginning of
 /// each file decides.
 pub(crate) fn list_path(path: &Path, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
-    if path.as_os_str() == "-" {
-        return list_file(None, form, list);
-    }
     // A later replay of the failures may start in another directory.
-    let path = std::path::absolute(path).map_err(|error| unreadable(path, error))?;
-    let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, error))?;
+    let path =
+        if path.as_os_str() == "-" { copy_of_stdin()? } else { std::path::absolute(path).map_err(unreadable(path))? };
+    let metadata = std::fs::metadata(&path).map_err(unreadable(&path))?;
     if metadata.is_dir() {
-        folder::list(&path, form, list)
+        list_folder(path, form, list)
     } else if metadata.is_file() {
-        list_file(Some(&path), form, list)
+        list_file(&path, &metadata, form, list)
     } else {
         // A pipe can be read only once, and opening it may wait for a writer for ever.
         Err(ReplayError::NotASource { path, problem: "that is no file: let standard input read it, and give -" })
@@ -81,76 +84,90 @@ pub(crate) fn list_path(path: &Path, form: Option<Form>, list: &List) -> Result<
 /// Lists deliveries of the ledger.
 pub(crate) fn list_deliveries(query: &DeliveryQuery, site: &Site, list: &List) -> Result<(), ReplayError> {
     let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
-    each_delivery(database.as_mut(), query, |began_at, copy| list.add_delivery(began_at, copy))
+    each_delivery(database.as_mut(), query, |began_at, copy| list.add(began_at, &Location::in_ledger(copy)))
 }
 
-/// Standard input as a file of which any job can read any part. This is standard input itself, or a copy that no other process
-/// can open. The first call creates the copy.
-pub(crate) fn standard_input() -> Result<&'static File, ReplayError> {
-    static OPENED: OnceLock<File> = OnceLock::new();
-    let open = || {
-        let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-        if stdin.metadata()?.is_file() && stdin.stream_position()? == 0 {
-            return Ok(stdin);
-        }
-        let path = std::env::temp_dir().join(format!("maildrop_command-{}", uuid::Uuid::now_v7()));
-        let mut copy = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+/// Copies standard input to a file that no other process can open, and of which any job can read any part.
+fn copy_of_stdin() -> Result<PathBuf, ReplayError> {
+    let path = std::env::temp_dir().join(format!("maildrop_command-{}", uuid::Uuid::now_v7()));
+    let copied = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).and_then(|mut copy| {
         std::fs::remove_file(&path)?;
-        io::copy(&mut stdin, &mut copy)?;
-        Ok(copy)
-    };
-    match OPENED.get() {
-        Some(file) => Ok(file),
-        None => open().map(|file| OPENED.get_or_init(|| file)).map_err(ReplayError::StandardInput),
+        io::copy(&mut io::stdin().lock(), &mut copy)?;
+        // It stays open to the end of this process.
+        Ok(Path::new(OPEN_FILES).join(copy.into_raw_fd().to_string()))
+    });
+    copied.map_err(unreadable(&path))
+}
+
+fn unreadable(path: &Path) -> impl Fn(io::Error) -> ReplayError {
+    move |error| ReplayError::Source { path: path.to_owned(), error }
+}
+
+/// Lists the messages of a folder and its subfolders, without hidden entries and sidecars. In a Maildir the messages
+/// are in `cur` and `new`; its folders (`.Sent`) are other mailboxes.
+fn list_folder(folder: PathBuf, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
+    let mut folders = vec![(folder, form)];
+    while let Some((folder, form)) = folders.pop() {
+        let parts = [folder.join("cur"), folder.join("new")];
+        if parts.iter().all(|part| part.is_dir()) {
+            // A file of a Maildir is one message, whatever its beginning looks like.
+            folders.extend(parts.map(|part| (part, Some(Form::Message))));
+            continue;
+        }
+        for entry in std::fs::read_dir(&folder).map_err(unreadable(&folder))? {
+            let entry = entry.map_err(unreadable(&folder))?;
+            let path = entry.path();
+            let is_sidecar = path.extension().is_some_and(|extension| extension == "envelope");
+            if is_sidecar || entry.file_name().as_bytes().starts_with(b".") {
+                continue;
+            }
+            // A link to a folder may form a cycle. A pipe or a socket has no message.
+            match path.metadata() {
+                _ if entry.file_type().is_ok_and(|kind| kind.is_dir()) => folders.push((path, form)),
+                Ok(metadata) if metadata.is_file() => list_file(&path, &metadata, form, list)?,
+                Ok(_) => {}
+                // The owner's mail program has renamed the file meanwhile. This run or the next finds the new name.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(unreadable(&path)(error)),
+            }
+        }
     }
+    Ok(())
 }
 
-fn unreadable(path: &Path, error: io::Error) -> ReplayError {
-    ReplayError::Source { path: path.to_owned(), error }
-}
-
-/// When a message arrived in its file, in microseconds since 1970.
-fn arrived(metadata: &Metadata) -> i64 {
-    metadata.mtime().saturating_mul(1_000_000).saturating_add(metadata.mtime_nsec() / 1000)
-}
-
-/// Lists the messages of one file; without a path, of standard input.
-fn list_file(path: Option<&Path>, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
-    let name = path.unwrap_or(Path::new("standard input"));
-    let unreadable = |error| unreadable(name, error);
-    let no_source = |problem| ReplayError::NotASource { path: name.to_owned(), problem };
-    let guessed = form.is_none();
-    let mut whole = Piece::whole(form.unwrap_or(Form::Message), path);
-    let file = whole.open().map_err(unreadable)?;
-    // A message without a date is as old as the previous one, and the first is as old as the file.
-    let mut last_at = arrived(&file.metadata().map_err(unreadable)?);
-    if guessed {
-        let mut beginning = Vec::new();
-        whole.open().and_then(|file| file.take(256).read_to_end(&mut beginning)).map_err(unreadable)?;
-        whole.form = Form::of(&beginning).map_err(no_source)?;
+/// Lists the messages of one file.
+fn list_file(path: &Path, metadata: &Metadata, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
+    // Microseconds since 1970. A message without a date is as old as the previous one, and the first is as old as the file.
+    let mut last_at = metadata.mtime().saturating_mul(1_000_000).saturating_add(metadata.mtime_nsec() / 1000);
+    if form == Some(Form::Message) {
+        return list.add(last_at, &Location::whole(Form::Message, path));
     }
+    let no_source = |problem| ReplayError::NotASource { path: path.to_owned(), problem };
+    let mut file = File::open(path).map_err(unreadable(path))?;
+    let mut beginning = Vec::new();
+    file.by_ref().take(256).read_to_end(&mut beginning).map_err(unreadable(path))?;
+    let whole = Location::whole(form.map_or_else(|| Form::of(&beginning), Ok).map_err(no_source)?, path);
     if whole.form == Form::Message {
-        return list.add_piece(last_at, &whole);
+        return list.add(last_at, &whole);
     }
-    let mut mbox = mbox::Divider::default();
+    let mut mbox = mbox::Divider::new(form.is_none());
     let mut queue_file = postcat_output::Divider::default();
     // The beginning of the current message, and its arrival time.
     let mut current: Option<(u64, Option<i64>)> = None;
     let mut add = |begun: Option<(u64, Option<i64>)>, end: u64| {
         let Some((offset, at)) = begun else { return Ok(()) };
         last_at = at.unwrap_or(last_at);
-        list.add_piece(last_at, &Piece { offset, length: Some(end - offset), ..whole.clone() })
+        list.add(last_at, &Location { offset, length: Some(end - offset), ..whole.clone() })
     };
-    let mut lines = Lines::new(file);
-    while let Some(line) = lines.next().map_err(unreadable)? {
+    let mut lines = Lines::new(Cursor::new(beginning).chain(file));
+    while let Some(line) = lines.next().map_err(unreadable(path))? {
         let (begins, at) = match whole.form {
             Form::Mbox => {
-                let begins = if guessed { mbox.begins_by_length(line) } else { Some(mbox.begins(line)) };
-                let begins = begins.ok_or_else(|| no_source(mbox::UNQUOTED))?;
+                let begins = mbox.begins(line).map_err(no_source)?;
                 (begins, if begins { asctime(line.head) } else { None })
             }
             Form::QueueFile => (queue_file.begins(line), postcat_output::date_of(line.head)),
-            Form::Message | Form::Failures => (true, None),
+            Form::Message | Form::Failures | Form::Ledger => (true, None),
         };
         if begins {
             add(current.replace((line.offset, None)), line.offset)?;
