@@ -6,7 +6,7 @@
 //! | of | modules |
 //! |---|---|
 //! | a delivery | `addresses`, `epoch`, `event`, `failures`, `outcome`, `record_fallback`, `statements` |
-//! | people's questions | `activity`, `deliveries`, `message_addresses`, `message_search`, `stage_times`, `statistics`, `time_span`, `trace` |
+//! | people's questions | `activity`, `deliveries`, `delivery_locks`, `message_addresses`, `message_search`, `stage_times`, `statistics`, `time_span`, `trace` |
 //! | replay, audit, prune | `audit_queries`, `retention` |
 //! | notifications | `notifications`, `subscriptions` |
 //! | web UI and API | `api_tokens`, `operations_log`, `submissions`, `web_sessions` |
@@ -19,10 +19,10 @@ pub mod audit_queries;
 pub(crate) mod check;
 mod columns;
 pub(crate) mod deliveries;
+pub(crate) mod delivery_locks;
 mod epoch;
 pub mod event;
 pub mod failures;
-pub(crate) mod lock_exec_holders;
 pub(crate) mod message_addresses;
 pub(crate) mod message_search;
 mod mysql;

@@ -21,6 +21,7 @@ pub use shard::Shard;
 
 use crate::base::timestamp::span;
 use crate::database::{DatabaseError, columns_of};
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;
 
@@ -35,17 +36,23 @@ pub enum Acquired {
 
 /// The holder of a lock, as far as it is known. It is for the log and for people; a line that may reach a sender says only
 /// `held_for`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Holder {
     pub host: Option<String>,
     /// The holder's process id on that host.
     pub pid: Option<u32>,
     /// Postfix's queue id of the message that the holder delivers.
+    #[serde(skip)]
     pub queue_id: Option<String>,
     /// The session on the database server: a backend pid (PostgreSQL) or a connection id (MySQL).
     pub session: Option<u64>,
-    /// For how long the lock has been held, by the database's clock.
+    /// For how long the lock has been held, or requested, by the database's clock.
+    #[serde(rename = "age_s", serialize_with = "in_seconds")]
     pub held_for: Option<Duration>,
+}
+
+fn in_seconds<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    span.map(|span| span.as_secs_f64()).serialize(serializer)
 }
 
 columns_of! { Holder: host, pid, queue_id, session, held_for }

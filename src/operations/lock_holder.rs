@@ -9,9 +9,10 @@
 //! another. If the commits of the former primary wait for another server, it cannot commit. So a second connection commits each
 //! second.
 
-use crate::database::{DatabaseError, DatabaseFailure, Dialect};
+use crate::base::deadline::Deadline;
+use crate::database::{DatabaseError, Dialect};
 use crate::delivery::bare_message_id;
-use crate::ledger::lock_exec_holders::commit_a_change;
+use crate::ledger::delivery_locks::commit_a_change;
 use crate::ledger::{self, Database};
 use crate::lock::{Acquired, LockName, OF_PROGRAMS};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -22,6 +23,8 @@ use tracing::{debug, info, warn};
 pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 /// The time limit of that query.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit for connecting, in addition to the wait for the lock.
+pub(crate) const CONNECTING: Duration = Duration::from_secs(30);
 /// How long killing a program may take.
 const MARGIN: Duration = Duration::from_secs(5);
 /// The longest single wait on the server; a long wait consists of several. A waiting statement has a snapshot on PostgreSQL,
@@ -40,15 +43,6 @@ pub(crate) fn lock_of_program(namespace: &str, name: &str) -> LockName {
     LockName::new(&format!("{namespace}{OF_PROGRAMS}"), bare_message_id(name.as_bytes()))
 }
 
-/// The requested lock, and how long to wait for it.
-#[derive(Clone, Debug)]
-pub(crate) struct LockRequest {
-    /// The name as given on the command line.
-    pub name: String,
-    pub lock: LockName,
-    pub wait: Duration,
-}
-
 /// The thread's reports. Only `Asked(Ok(Held))` and `Still` are followed by further reports.
 #[derive(Debug)]
 pub(crate) enum HolderReport {
@@ -61,59 +55,68 @@ pub(crate) enum HolderReport {
     Released,
 }
 
-/// Another connection to the server that holds the lock. This connection commits meanwhile: on PostgreSQL the lock's own
-/// connection is in the lock's transaction.
-fn beside(
-    server: &str,
-    open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
-) -> Result<Box<dyn Database>, DatabaseError> {
-    let mut other = open()?;
-    let another = ledger::server(other.as_mut())?;
-    if server != another {
-        let doing = "committing that the lock is held";
-        let detail = format!("two connections lead to two servers: {server}; {another}");
-        return Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
-    }
-    Ok(other)
+/// The connection that holds a lock, and another one to the same server, which commits meanwhile: on PostgreSQL the lock's own
+/// connection is in the lock's transaction. A lock in a file needs no commit.
+struct LockConnections {
+    holder: Box<dyn Database>,
+    other: Option<Box<dyn Database>>,
 }
 
-/// Takes the lock, and holds it until `done` receives a value or is dropped. `open` makes another connection to the same server.
+impl LockConnections {
+    /// Takes the lock, or returns who has it.
+    fn take(
+        open: impl Fn(Deadline) -> Result<Box<dyn Database>, DatabaseError>,
+        lock: &LockName,
+        (wait, grace): (Duration, Duration),
+    ) -> Result<(Acquired, Self), DatabaseError> {
+        let mut holder = open(Deadline::after(wait.saturating_add(CONNECTING)))?;
+        // This query precedes the lock's transaction, which must have no snapshot.
+        let is_file = holder.dialect() == Dialect::Sqlite;
+        let server = if is_file { String::new() } else { ledger::server(holder.as_mut())? };
+        let acquired = take(holder.as_mut(), lock, wait)?;
+        let mut taken = Self { holder, other: None };
+        if matches!(acquired, Acquired::Held) {
+            info!(lock = lock.mysql_name(), "the lock is held");
+            taken.holder.keep(silence(grace))?;
+            if !is_file {
+                let mut other = open(Deadline::after(CONNECTING))?;
+                let another = ledger::server(other.as_mut())?;
+                if server != another {
+                    let detail = format!("two connections lead to two servers: {server}; {another}");
+                    return Err(DatabaseError::other("committing that the lock is held", detail));
+                }
+                commit_a_change(other.as_mut())?;
+                taken.other = Some(other);
+            }
+        }
+        Ok((acquired, taken))
+    }
+
+    /// Whether the server commits, and says that the lock is still held.
+    fn still_hold(&mut self, lock: &LockName) -> Result<bool, DatabaseError> {
+        self.other.as_mut().map_or(Ok(()), |other| commit_a_change(other.as_mut()))?;
+        self.holder.still_held(lock)
+    }
+}
+
+/// Takes the lock, waiting for at most `wait`, and holds it until `done` receives a value or is dropped. `grace` is the time that
+/// the program may take to end.
 pub(crate) fn hold(
-    database: &mut dyn Database,
-    open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
-    request: &LockRequest,
-    grace: Duration,
+    open: impl Fn(Deadline) -> Result<Box<dyn Database>, DatabaseError>,
+    lock: &LockName,
+    (wait, grace): (Duration, Duration),
     done: &Receiver<()>,
     report: impl Fn(HolderReport),
 ) {
-    // A lock in a file needs no commit.
-    let mut other: Option<Box<dyn Database>> = None;
-    let commit = |other: &mut Option<Box<dyn Database>>| {
-        other.as_mut().map_or(Ok(()), |database| commit_a_change(database.as_mut()))
+    let mut taken = match LockConnections::take(open, lock, (wait, grace)) {
+        Ok((Acquired::Held, taken)) => taken,
+        other => return report(HolderReport::Asked(other.map(|(acquired, _)| acquired))),
     };
-    // This query precedes the lock's transaction, which must have no snapshot.
-    let server = (database.dialect() != Dialect::Sqlite).then(|| ledger::server(database)).transpose();
-    let taken = server.and_then(|server| {
-        let acquired = take(database, request)?;
-        if matches!(acquired, Acquired::Held) {
-            info!(name = request.name, lock = request.lock.mysql_name(), "the lock is held");
-            database.keep(silence(grace))?;
-            if let Some(server) = &server {
-                other = Some(beside(server, open)?);
-                commit(&mut other)?;
-            }
-        }
-        Ok(acquired)
-    });
-    let held = matches!(taken, Ok(Acquired::Held));
-    report(HolderReport::Asked(taken));
-    if !held {
-        return;
-    }
+    report(HolderReport::Asked(Ok(Acquired::Held)));
     loop {
         let over = !matches!(done.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout));
         let asked = Instant::now();
-        match commit(&mut other).and_then(|()| database.still_held(&request.lock)) {
+        match taken.still_hold(lock) {
             Ok(true) if over => break,
             Ok(true) => {
                 debug!(took_ms = asked.elapsed().as_millis(), "the lock is still held");
@@ -123,18 +126,18 @@ pub(crate) fn hold(
             Err(error) => return report(HolderReport::Lost(error.to_string())),
         }
     }
-    if let Err(error) = database.release(&request.lock) {
+    if let Err(error) = taken.holder.release(lock) {
         warn!(%error, "the lock was not let go; the server frees it with the connection");
     }
     report(HolderReport::Released);
 }
 
-fn take(database: &mut dyn Database, request: &LockRequest) -> Result<Acquired, DatabaseError> {
+fn take(database: &mut dyn Database, lock: &LockName, wait: Duration) -> Result<Acquired, DatabaseError> {
     let began = Instant::now();
     loop {
-        let left = request.wait.saturating_sub(began.elapsed());
-        match database.acquire(&request.lock, left.min(SLICE))? {
-            Acquired::Busy(holder) if !left.is_zero() => info!(name = request.name, ?holder, "waiting for the lock"),
+        let left = wait.saturating_sub(began.elapsed());
+        match database.acquire(lock, left.min(SLICE))? {
+            Acquired::Busy(holder) if !left.is_zero() => info!(?holder, "waiting for the lock"),
             settled => return Ok(settled),
         }
     }
@@ -143,7 +146,6 @@ fn take(database: &mut dyn Database, request: &LockRequest) -> Result<Acquired, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::deadline::Deadline;
     use crate::database::{Client, SqliteDatabase};
     use crate::lock::NamedLock;
     use std::path::Path;
@@ -179,9 +181,8 @@ mod tests {
         let mut other = open(directory.path());
         let lock = lock_of_program("x", "nightly");
         let hold_it = |done: &Receiver<()>, report: &dyn Fn(HolderReport)| {
-            let request = LockRequest { name: "nightly".into(), lock, wait: Duration::ZERO };
-            let another = || -> Result<Box<dyn Database>, DatabaseError> { panic!("a file's lock needs none") };
-            hold(&mut open(directory.path()), another, &request, Duration::ZERO, done, report);
+            let open = |_| Ok::<Box<dyn Database>, _>(Box::new(open(directory.path())));
+            hold(open, &lock, (Duration::ZERO, Duration::ZERO), done, report);
         };
         let (done, wait) = mpsc::channel();
         let (send, reports) = mpsc::channel();

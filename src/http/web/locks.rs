@@ -73,9 +73,9 @@ fn row(entry: &LockEntry, subject: Option<&String>) -> [Markup; 6] {
     [
         name,
         html! { span class=(class) { (state) } },
-        or_dash(entry.age.map(span)),
+        or_dash(entry.process.held_for.map(span)),
         or_dash(entry.application.as_deref()),
-        or_dash(entry.host.as_deref()),
-        or_dash(entry.pid),
+        or_dash(entry.process.host.as_deref()),
+        or_dash(entry.process.pid),
     ]
 }

@@ -2,8 +2,8 @@
 
 mod attempts_tests;
 mod copies_tests;
+mod delivery_locks_tests;
 mod failures_tests;
-mod lock_exec_holders_tests;
 mod message_addresses_tests;
 mod old_events_tests;
 mod very_many_tests;

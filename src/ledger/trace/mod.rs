@@ -5,8 +5,8 @@ mod model;
 
 use super::audit_queries::EarlierDelivery;
 use super::columns::IS_DELIVERED;
+use super::delivery_locks::lock_users;
 use super::failures::{FailedDelivery, FailuresOf, STILL_FAILED, failed_deliveries};
-use super::lock_exec_holders::{LockUser, lock_users};
 use super::message_addresses::AddressPattern;
 use super::message_search::ListedMessage;
 use super::{AttemptResult, Database, Outcome};
@@ -220,15 +220,9 @@ fn identified(database: &mut dyn Database, lock: &LockName, holder: Holder) -> R
     if holder.host.is_some() {
         return Ok(holder);
     }
-    let users = lock_users(database, Some(lock))?;
-    let user = users.into_iter().find(|user| user.session.is_some() && user.session == holder.session);
-    Ok(user.map_or(holder, |LockUser { host, pid, queue_id, session, age, .. }| Holder {
-        host: Some(host),
-        pid,
-        queue_id,
-        session,
-        held_for: age,
-    }))
+    let mut users = lock_users(database, Some(lock))?.into_iter().map(|user| user.process);
+    let same = |process: &Holder| process.session.is_some() && process.session == holder.session;
+    Ok(users.find(same).unwrap_or(holder))
 }
 
 /// Whether this attempt is the one that holds the lock.

@@ -1,8 +1,8 @@
-//! Which deliveries have requested locks, by their attempts, and which message a lock is named after.
+//! Who holds a lock: the deliveries that have requested it, by their attempts, and the message that it is named after.
 
 use super::{Database, time_span};
 use crate::database::{DatabaseError, Query, Value, columns_of};
-use crate::lock::LockName;
+use crate::lock::{Holder, LockName};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -15,17 +15,11 @@ const MOST: usize = 1000;
 #[derive(Clone, Debug)]
 pub(crate) struct LockUser {
     pub(crate) lock: LockName,
-    pub(crate) message_id: String,
-    pub(crate) host: String,
-    pub(crate) pid: Option<u32>,
-    /// Postfix's queue id.
-    pub(crate) queue_id: Option<String>,
-    pub(crate) session: Option<u64>,
-    /// How long ago it requested the lock, by the database's clock.
-    pub(crate) age: Option<Duration>,
+    /// Its time is that of the request, by the database's clock.
+    pub(crate) process: Holder,
 }
 
-columns_of! { LockUser: lock, message_id, host, pid, queue_id, session, age }
+columns_of! { LockUser: lock, process }
 
 /// Deliveries that have begun recently and not ended.
 pub(crate) fn lock_users(database: &mut dyn Database, only: Option<&LockName>) -> Result<Vec<LockUser>, DatabaseError> {
@@ -35,7 +29,7 @@ pub(crate) fn lock_users(database: &mut dyn Database, only: Option<&LockName>) -
     let mut values = vec![Value::Moment(time_span::now(database)? - time_span::microseconds(RECENT))];
     values.extend(wanted);
     let attempts = format!(
-        "SELECT {}, a.message_id, a.host, a.pid, a.queue_id, a.session, {} FROM attempts a \
+        "SELECT {}, a.host, a.pid, a.queue_id, a.session, {} FROM attempts a \
          WHERE a.started_at >= ? AND a.ended_at IS NULL{restriction} LIMIT {MOST}",
         dialect.hex("a.lock_digest"),
         dialect.seconds_between("a.started_at", dialect.now())

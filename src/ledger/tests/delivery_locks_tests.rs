@@ -1,8 +1,8 @@
 //! Which delivery requested a lock, and what the lock is named after.
 
 use super::{Attempt, DAY, MINUTE, Site, lock, site};
-use crate::ledger::{lock_exec_holders, time_span};
-use crate::lock::LockName;
+use crate::ledger::{delivery_locks, time_span};
+use crate::lock::{Holder, LockName};
 use std::time::Duration;
 
 #[test]
@@ -14,20 +14,21 @@ fn deliveries_that_ask_for_a_lock_are_read_and_what_it_is_named_after() {
     site.tried(Attempt { ended: Some((now, "appended")), ..Attempt::at(12, now - MINUTE) });
     site.tried(Attempt::at(23, now - DAY));
     for only in [None, Some(&lock(1))] {
-        let users = lock_exec_holders::lock_users(&mut site.database, only).unwrap();
+        let users = delivery_locks::lock_users(&mut site.database, only).unwrap();
         let [user] = &users[..] else { panic!("{users:?}") };
-        assert_eq!((user.host.as_str(), user.pid, user.message_id.as_str()), ("mx1", Some(17), "0@x"));
-        let age = user.age.unwrap();
+        let Holder { host, pid, held_for, .. } = &user.process;
+        assert_eq!((user.lock, host.as_deref(), *pid), (lock(1), Some("mx1"), Some(17)));
+        let age = held_for.unwrap();
         assert!(age >= Duration::from_mins(1) && age < Duration::from_hours(1), "{age:?}");
     }
-    assert!(lock_exec_holders::lock_users(&mut site.database, Some(&lock(12))).unwrap().is_empty());
+    assert!(delivery_locks::lock_users(&mut site.database, Some(&lock(12))).unwrap().is_empty());
 
     // With a digest of which only the beginning is known.
     let message = |site: &mut Site, lock: &LockName| {
         let (mut low, mut high) = (*lock.digest(), *lock.digest());
         low[8..].fill(0);
         high[8..].fill(255);
-        lock_exec_holders::message_of_lock(&mut site.database, &low, &high).unwrap()
+        delivery_locks::message_of_lock(&mut site.database, &low, &high).unwrap()
     };
     assert_eq!(message(&mut site, &lock(23)).as_deref(), Some("2@x"));
     site.message(35, now);
