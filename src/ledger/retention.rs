@@ -3,7 +3,7 @@
 
 use super::Database;
 use super::time_span::Pages;
-use crate::database::{DatabaseError, Query, Value, columns_of};
+use crate::database::{DatabaseError, FromRow, Query, Value, columns_of};
 use crate::lock::LockName;
 use uuid::Uuid;
 
@@ -198,42 +198,35 @@ pub(crate) fn count_submissions(database: &mut dyn Database, before: i64) -> Res
     count(database, "submissions WHERE created_at < ?", &[Value::Moment(before)])
 }
 
-/// Deletes a batch of the submissions from before a time; `None` if there are no more. Ids begin with the time of their host, so
-/// older rows behind the first newer one are left to the next run.
+/// Deletes a batch of the submissions from before a time; `None` if there are no more.
 pub(crate) fn delete_submissions(database: &mut dyn Database, before: i64) -> Result<Option<u64>, DatabaseError> {
-    let doing = "forgetting submissions";
-    let page = format!("SELECT id, created_at < ? FROM submissions ORDER BY id LIMIT {BATCH}");
-    let page: Vec<(String, bool)> = database.query(doing, &page, &[Value::Moment(before)])?;
+    delete_first_rows(database, "submissions", before, |id: &String| Value::Text(id))
+}
+
+/// Deletes a batch of the rows of the operations log from before a time; `None` if there are no more.
+pub(crate) fn delete_operations(database: &mut dyn Database, before: i64) -> Result<Option<u64>, DatabaseError> {
+    delete_first_rows(database, "operations", before, |id: &i64| Value::Integer(*id))
+}
+
+/// Deletes a batch of the rows with the lowest ids. Ids are in the order of the rows' times, except if a clock was set back: older
+/// rows behind the first newer one are left to the next run.
+fn delete_first_rows<Id: FromRow>(
+    database: &mut dyn Database,
+    table: &str,
+    before: i64,
+    value: fn(&Id) -> Value<'_>,
+) -> Result<Option<u64>, DatabaseError> {
+    let doing = format!("forgetting {table}");
+    let page = format!("SELECT id, created_at < ? FROM {table} ORDER BY id LIMIT {BATCH}");
+    let page: Vec<(Id, bool)> = database.query(&doing, &page, &[Value::Moment(before)])?;
     let Some((last, _)) = page.iter().take_while(|(_, is_old)| *is_old).last() else { return Ok(None) };
-    let delete = "DELETE FROM submissions WHERE id <= ? AND created_at < ?";
-    database.change(doing, delete, &[Value::Text(last), Value::Moment(before)]).map(Some)
+    let delete = format!("DELETE FROM {table} WHERE id <= ? AND created_at < ?");
+    database.change(&doing, &delete, &[value(last), Value::Moment(before)]).map(Some)
 }
 
 /// How many rows of the operations log are from before this time.
 pub(crate) fn count_operations(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
     count(database, "operations WHERE created_at < ?", &[Value::Moment(before)])
-}
-
-/// The rows of the operations log from before a time.
-pub(crate) struct OldOperations {
-    before: i64,
-}
-
-impl OldOperations {
-    pub(crate) fn before(before: i64) -> Self {
-        Self { before }
-    }
-
-    /// Deletes the next batch, and returns its size; `None` at the end. Rows are read by key, the order in which they
-    /// were written, except if a clock was set back. Older rows behind the first newer one are left to the next run.
-    pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
-        let doing = "forgetting operations";
-        let page = format!("SELECT id, created_at < ? FROM operations ORDER BY id LIMIT {BATCH}");
-        let page: Vec<(i64, bool)> = database.query(doing, &page, &[Value::Moment(self.before)])?;
-        let Some((last, _)) = page.iter().take_while(|(_, is_old)| *is_old).last() else { return Ok(None) };
-        let delete = "DELETE FROM operations WHERE id <= ? AND created_at < ?";
-        database.change(doing, delete, &[Value::Integer(*last), Value::Moment(self.before)]).map(Some)
-    }
 }
 
 /// Whether a failure was first and last seen before a time (two values). The index has the first.

@@ -10,7 +10,7 @@
 use crate::base::text_enum::text_enum;
 use crate::config::Retention;
 use crate::database::{DatabaseError, DatabaseFailure};
-use crate::ledger::retention::{self, OldAttempts, OldEvents, OldMessage, OldMessages, OldOperations, OldSources};
+use crate::ledger::retention::{self, OldAttempts, OldEvents, OldMessage, OldMessages, OldSources};
 use crate::ledger::{Database, Record, failures, time_span};
 use crate::lock::Acquired;
 use serde::Serialize;
@@ -119,7 +119,6 @@ pub(crate) fn prune(
     let mut sources = OldSources::before(before);
     let mut messages = OldMessages::before(before);
     let mut events = OldEvents::before(before);
-    let mut operations = OldOperations::before(before);
     loop {
         let gone = match kind {
             Kind::Attempts => match attempts.delete_batch(database)? {
@@ -132,7 +131,7 @@ pub(crate) fn prune(
                 None => None,
             },
             Kind::Events => events.delete_batch(database)?,
-            Kind::Operations => operations.delete_batch(database)?,
+            Kind::Operations => retention::delete_operations(database, before)?,
             Kind::Failures => retention::delete_old_failures(database, before)?,
         };
         let Some(gone) = gone else { break };

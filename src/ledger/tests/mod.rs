@@ -458,12 +458,11 @@ fn old_rows_are_forgotten_in_pieces_until_none_is_left() {
     site.database.change("filling", "UPDATE operations SET created_at = created_at + 1 WHERE id = 502", &[]).unwrap();
     assert_eq!(retention::count_operations(&mut site.database, THEN + 1).unwrap(), 501);
     assert_eq!(retention::count_operations(&mut site.database, THEN).unwrap(), 0);
-    let mut old = retention::OldOperations::before(THEN + 1);
-    let mut pieces = || old.delete_batch(&mut site.database).unwrap();
+    let mut pieces = || retention::delete_operations(&mut site.database, THEN + 1).unwrap();
     assert_eq!([pieces(), pieces(), pieces()], [Some(500), Some(1), None]);
     // A clock was set back: older rows behind a newer one wait for it.
     site.database.change("filling", logged, &[Value::Moment(THEN)]).unwrap();
-    assert_eq!(old.delete_batch(&mut site.database).unwrap(), None);
+    assert_eq!(retention::delete_operations(&mut site.database, THEN + 1).unwrap(), None);
     assert_eq!(site.number("SELECT count(*) FROM operations"), 503);
     assert!(retention::try_right(&mut site.database, &["attempts", "copies"]).is_ok());
     assert!(retention::try_right(&mut site.database, &["attempts", "nowhere"]).is_err());
