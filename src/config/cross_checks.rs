@@ -62,37 +62,31 @@ impl Config {
         let append_grace = self.imap.append_grace;
         let retry_for = self.sent.retry_for(postfix_queue_lifetime);
         let last_try = LAST_TRY.min(postfix_queue_lifetime / 2);
-        let lifetime = span(postfix_queue_lifetime);
+        let [limit, time, lifetime] = [postfix_time_limit, deadline, postfix_queue_lifetime].map(span);
+        let [grace, retries, rest] = [append_grace, retry_for, last_try].map(span);
         let needs_time = "a delivery needs time: the default is \"240s\"";
         source.section("delivery").refuse_first(&[(deadline.is_zero(), "deadline", needs_time)])?;
         source.refuse_if(deadline >= postfix_time_limit, "delivery.deadline", || {
             format!(
-                "{} is not below delivery.postfix_time_limit ({}), at which Postfix kills the delivery and bounces the message",
-                span(deadline),
-                span(postfix_time_limit)
+                "{time} is not below delivery.postfix_time_limit ({limit}), at which Postfix kills the delivery and bounces the message"
             )
         })?;
         source.refuse_if(append_grace <= deadline, "imap.append_grace", || {
             format!(
-                "{} is not above delivery.deadline ({}): until that has passed, the APPEND of an earlier attempt may still land",
-                span(append_grace),
-                span(deadline)
+                "{grace} is not above delivery.deadline ({time}): until that has passed, the APPEND of an earlier attempt may still land"
             )
         })?;
         // Otherwise Postfix might bounce a message that was delivered.
         source.refuse_if(append_grace > postfix_queue_lifetime / 4, "imap.append_grace", || {
             format!(
-                "{} is more than a quarter of delivery.postfix_queue_lifetime ({lifetime}): of a message whose APPEND was not \
-                 answered, Postfix may give up before anybody has looked for it, and bounce what was delivered",
-                span(append_grace)
+                "{grace} is more than a quarter of delivery.postfix_queue_lifetime ({lifetime}): of a message whose APPEND was not \
+                 answered, Postfix may give up before anybody has looked for it, and bounce what was delivered"
             )
         })?;
         source.refuse_if(retry_for > postfix_queue_lifetime.saturating_sub(last_try), "sent.retry_for", || {
             format!(
-                "{} is not {} below delivery.postfix_queue_lifetime ({lifetime}): Postfix may give up before the Sent copy does, \
-                 and bounce what the recipient has got",
-                span(retry_for),
-                span(last_try)
+                "{retries} is not {rest} below delivery.postfix_queue_lifetime ({lifetime}): Postfix may give up before the Sent copy \
+                 does, and bounce what the recipient has got"
             )
         })?;
         if let Some((key, problem)) = self.retention.forgets_too_early(postfix_queue_lifetime + append_grace) {
@@ -105,11 +99,9 @@ impl Config {
             [("database.failover_timeout", Some(self.database.failover_timeout)), ("lock.wait", self.lock.wait)]
         {
             let Some(wait) = wait.filter(|wait| *wait >= deadline) else { continue };
-            let problem = format!(
-                "{} is not below delivery.deadline ({}): nothing would be left for the delivery",
-                span(wait),
-                span(deadline)
-            );
+            let wait = span(wait);
+            let problem =
+                format!("{wait} is not below delivery.deadline ({time}): nothing would be left for the delivery");
             return Err(source.error(key, &problem));
         }
         Ok(())

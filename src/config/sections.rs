@@ -252,30 +252,21 @@ impl Retention {
         let ages =
             [("attempts_older_than", self.attempts_older_than), ("messages_older_than", self.messages_older_than)];
         let (key, age) = ages.into_iter().find_map(|(key, age)| Some((key, age.filter(|age| *age <= least)?)))?;
-        let span = humantime::format_duration;
-        Some((
-            key,
-            format!(
-                "{} is too short: it has to be longer than {}, which is for how long Postfix may bring a message back \
-                 (delivery.postfix_queue_lifetime) and imap.append_grace; a message that is forgotten sooner would be delivered again",
-                span(age),
-                span(least)
-            ),
-        ))
+        let [age, least] = [age, least].map(humantime::format_duration);
+        let problem = format!(
+            "{age} is too short: it has to be longer than {least}, which is for how long Postfix may bring a message back \
+             (delivery.postfix_queue_lifetime) and imap.append_grace; a message that is forgotten sooner would be delivered again"
+        );
+        Some((key, problem))
     }
 
     /// The reason if events are deleted too early: retries take all the waits of `retry_schedule`, and need the events until
     /// then.
     pub(crate) fn forgets_events_too_early(&self, retry: &[Duration]) -> Option<String> {
         let (age, tried) = (self.events_older_than?, retry.iter().sum::<Duration>());
-        let span = humantime::format_duration;
-        (age <= tried).then(|| {
-            format!(
-                "{} is too short: it has to be longer than {}, which is for how long a notification is tried (notifications.retry_schedule)",
-                span(age),
-                span(tried)
-            )
-        })
+        let [shown, least] = [age, tried].map(humantime::format_duration);
+        let why = "which is for how long a notification is tried (notifications.retry_schedule)";
+        (age <= tried).then(|| format!("{shown} is too short: it has to be longer than {least}, {why}"))
     }
 }
 

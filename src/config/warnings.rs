@@ -31,10 +31,9 @@ impl Config {
         passwords.chain(keys.into_iter().filter_map(Option::as_deref)).for_each(|path| look(path, true));
         let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();
         let to_database = |address| plain(address, self.database.tls != Tls::Off);
+        let [grace, least] = [self.imap.append_grace, USER_TIMEOUT].map(humantime::format_duration);
         let grace = format!(
-            "{} is less than {} above delivery.deadline: for so long the kernel may still send what a process that died has left",
-            humantime::format_duration(self.imap.append_grace),
-            humantime::format_duration(USER_TIMEOUT)
+            "{grace} is less than {least} above delivery.deadline: for so long the kernel may still send what a process that died has left"
         );
         let in_the_clear = "passwords and mail cross the network in the clear";
         for (is_so, key, problem) in [

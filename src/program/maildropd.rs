@@ -80,9 +80,6 @@ struct Arguments {
     /// The configuration as the master has checked it
     #[arg(long, hide = true)]
     checked: Option<PathBuf>,
-    /// Which part of all messages a runner takes: 0/4, the first of four [default: by its number, of service.runners]
-    #[arg(long, value_name = "N/M", hide = true)]
-    shard: Option<Shard>,
 }
 
 /// The time limit for opening the ledger of a directory.
@@ -222,8 +219,8 @@ fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
 /// The runner reads no password.
 fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Runner, arguments)?;
-    let by_number = || Shard::new(arguments.number.checked_sub(1)?, config.service.runners);
-    let shard = arguments.shard.or_else(by_number).ok_or_else(|| unusable("there is no runner of this number"))?;
+    let shard = arguments.number.checked_sub(1).and_then(|index| Shard::new(index, config.service.runners));
+    let shard = shard.ok_or_else(|| unusable("there is no runner of this number"))?;
     runner::run(&config, shard).map_err(failed)
 }
 

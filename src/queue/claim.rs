@@ -81,11 +81,6 @@ impl DueList {
         self.ahead = if tries == 0 { self.ahead.saturating_sub(time) } else { time.max(AHEAD) };
     }
 
-    fn set(&mut self, names: Vec<Name>) {
-        let (untried, tried) = names.into_iter().partition(|name| name.tries == 0);
-        (self.untried, self.tried) = (untried, tried);
-    }
-
     fn next(&mut self) -> Option<Name> {
         let (first, second) = match self.ahead.is_zero() {
             true => (&mut self.tried, &mut self.untried),
@@ -114,7 +109,8 @@ impl Queue {
                 return Ok(claim);
             }
         }
-        listed.set(self.due(shard, now)?);
+        let due = self.due(shard, now)?.into_iter();
+        (listed.untried, listed.tried) = due.partition(|name| name.tries == 0);
         listed.at = Some(Instant::now());
         let claim = self.first_of(listed, now, &mut failed);
         if claim.is_some() { Ok(claim) } else { failed.map_or(Ok(None), Err) }

@@ -50,12 +50,13 @@ impl Scene {
     }
 
     fn runner(&self) -> Runner {
-        self.runner_of("0/1")
+        self.runner_of(1)
     }
 
-    fn runner_of(&self, slice: &str) -> Runner {
+    fn runner_of(&self, number: u32) -> Runner {
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        command.arg("--config").arg(self.folder.path().join("config.toml")).args(["--role=runner", "--shard", slice]);
+        command.arg("--config").arg(self.folder.path().join("config.toml")).arg("--role=runner");
+        command.args(["--number", &number.to_string()]);
         Runner(command.env_clear().stdin(Stdio::null()).spawn().unwrap())
     }
 
@@ -491,7 +492,7 @@ fn two_messages_of_one_message_id_are_never_on_their_way_at_once() {
 
 #[test]
 fn a_runner_takes_its_own_shard_alone() {
-    let scene = Scene::new();
+    let scene = Scene::with("runners = 2\n");
     let broker = scene.broker();
     let locks: Vec<String> = (0..8).map(|number| number.to_string()).collect();
     let low = |lock: &&String| LockName::new("maildrop", lock.as_bytes()).digest()[0] < 128;
@@ -500,7 +501,7 @@ fn a_runner_takes_its_own_shard_alone() {
     for lock in &locks {
         scene.enqueue(lock, &["doug@x"], 100);
     }
-    let runner = scene.runner_of("0/2");
+    let runner = scene.runner_of(1);
     for _ in &mine {
         let (mut client, request) = broker.until_go();
         client.reply(request.id, &[delivered()]);
@@ -509,7 +510,7 @@ fn a_runner_takes_its_own_shard_alone() {
     scene.until(Counts { new: others, ..Counts::default() });
     runner.signal(Signal::TERM);
     runner.ends();
-    let _runner = scene.runner_of("1/2");
+    let _runner = scene.runner_of(2);
     for _ in 0..others {
         let (mut client, request) = broker.until_go();
         client.reply(request.id, &[delivered()]);
