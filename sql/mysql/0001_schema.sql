@@ -1,6 +1,6 @@
 -- The tables of the ledger, for MySQL 8.0.16 and later and MariaDB 10.6 and later. `maildrop_command migrate` runs this file.
 --
--- Until release 1.0 this file is edited in place, and a database is made anew (docs/operate.md). From 1.0 on it stays as it
+-- Until release 1.0 this file is edited in place, and a database is recreated (docs/upgrade.md). From 1.0 on it stays as it
 -- is: a change is another numbered file, which only adds, so that the programs of the release before go on meanwhile.
 --
 -- Each DDL statement commits by itself here. A file that stopped half way is run again from its start, so every statement may

@@ -1,6 +1,6 @@
 -- The tables of the ledger, for PostgreSQL 13 and later. `maildrop_command migrate` runs this file, in one transaction.
 --
--- Until release 1.0 this file is edited in place, and a database is made anew (docs/operate.md). From 1.0 on it stays as it
+-- Until release 1.0 this file is edited in place, and a database is recreated (docs/upgrade.md). From 1.0 on it stays as it
 -- is: a change is another numbered file, which only adds, so that the programs of the release before go on meanwhile.
 --
 -- Each index costs every delivery, so there is none that no statement reads. Times are of the database's clock.

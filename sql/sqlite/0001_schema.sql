@@ -1,7 +1,7 @@
 -- The tables of the ledger of --embedded: those of sql/postgres and sql/mysql in SQLite's idiom. The first delivery makes
 -- them.
 --
--- Until release 1.0 this file is edited in place, and a database is made anew (docs/operate.md). From 1.0 on it stays as it
+-- Until release 1.0 this file is edited in place, and a database is recreated (docs/upgrade.md). From 1.0 on it stays as it
 -- is: a change is another numbered file, which only adds.
 --
 -- Times are microseconds since 1970, UTC, of this machine's clock, the only one there is:

@@ -8,7 +8,7 @@ use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::ledger::NeverEnded;
 use crate::ledger::audit_queries::{RecordedCopy, Selection};
-use crate::operations::audit::{Audit, Gone, NotRemoved, Twice, audit, take_out};
+use crate::operations::audit::{Audit, DuplicatedCopy, NotInPlace, NotRemoved, audit, take_out};
 use crate::site::Site;
 use clap::Args;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     })
 }
 
-fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
+fn repair(site: &Site, twice: &DuplicatedCopy, arguments: &Arguments) -> Repair {
     match (arguments.repair, twice.same, arguments.yes) {
         (false, ..) => return Repair::NotRequested,
         (true, false, _) => return Repair::Left("the two differ: compare them, and delete one manually".into()),
@@ -102,11 +102,11 @@ type Row = [String; 4];
 
 /// Prints the findings as text, the most important first.
 fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
-    let gone = |wanted: fn(Gone) -> bool| -> Vec<(&RecordedCopy, String)> {
+    let gone = |wanted: fn(NotInPlace) -> bool| -> Vec<(&RecordedCopy, String)> {
         let all = found.gone.iter().filter(|(_, gone)| wanted(*gone));
         all.map(|(copy, gone)| (copy, describe_gone(copy, *gone))).collect()
     };
-    let (lost, removed) = (gone(Gone::is_loss), gone(|gone| gone == Gone::Removed));
+    let (lost, removed) = (gone(NotInPlace::is_loss), gone(|gone| gone == NotInPlace::Removed));
     let moved = gone(|gone| gone.now().is_some());
     let owed = found.owed.iter().map(|copy| (copy, copy.reason.clone().unwrap_or_default()));
     let mut owed: Vec<_> = owed.collect();
@@ -213,21 +213,21 @@ fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-fn describe_gone(copy: &RecordedCopy, gone: Gone) -> String {
+fn describe_gone(copy: &RecordedCopy, gone: NotInPlace) -> String {
     let was = copy.placement.map_or_else(String::new, |at| format!("it was uid {}; ", at.uid));
     let now = gone.now().map_or_else(String::new, |at| format!("it is uid {} now: ", at.uid));
     let why = match gone {
-        Gone::OlderMailbox => "the mailbox has gone back to before that: restored from an old backup?",
-        Gone::NewMailbox => "the mailbox was recreated or restored (another UIDVALIDITY), without it",
-        Gone::NoMailbox => "the whole mailbox is gone",
-        Gone::Renumbered(_) => "the mailbox was recreated or restored (another UIDVALIDITY)",
-        Gone::Elsewhere(_) => "somebody took it out and put it back",
-        Gone::Removed => "most likely its owner has deleted it, or filed it in another mailbox",
+        NotInPlace::OlderMailbox => "the mailbox has gone back to before that: restored from an old backup?",
+        NotInPlace::NewMailbox => "the mailbox was recreated or restored (another UIDVALIDITY), without it",
+        NotInPlace::NoMailbox => "the whole mailbox is gone",
+        NotInPlace::Renumbered(_) => "the mailbox was recreated or restored (another UIDVALIDITY)",
+        NotInPlace::Elsewhere(_) => "somebody took it out and put it back",
+        NotInPlace::Removed => "most likely its owner has deleted it, or filed it in another mailbox",
     };
     format!("{was}{now}{why}")
 }
 
-fn describe_twice(twice: &Twice, repair: &Repair) -> String {
+fn describe_twice(twice: &DuplicatedCopy, repair: &Repair) -> String {
     let (keep, extra) = (twice.keep.uid, twice.extra.uid);
     match repair {
         Repair::NotRequested if twice.same => {

@@ -28,7 +28,7 @@ pub(super) struct OtherAttempts {
     pub delivered: Option<DeliveredAt>,
     /// If the copy is owed: the recorded reason.
     pub owed: Option<String>,
-    others: Vec<Other>,
+    others: Vec<OtherAttempt>,
     /// The age of an attempt whose APPEND may still land, so that this delivery has to wait for it.
     pub unsettled: Option<Duration>,
     /// Whether an owed copy simply stays owed in that case: it is the author's. The recipients are not made to wait for it,
@@ -38,7 +38,7 @@ pub(super) struct OtherAttempts {
     pub forgotten: bool,
 }
 
-struct Other {
+struct OtherAttempt {
     attempt: OpenAttempt,
     /// Whether it died without an end, so that its copy has to be searched for. For a recipient's copy, only attempts for
     /// its own recipients count. For the author's copy, attempts for any recipient of this delivery count; for an owed copy,
@@ -98,7 +98,7 @@ impl OtherAttempts {
                 if (earlier || owed) && !append_grace.is_zero() && other.age < append_grace.as_secs_f64() {
                     unsettled.get_or_insert(Duration::from_secs_f64(other.age.max(0.0)));
                 }
-                others.push(Other { attempt: other.clone(), died: earlier });
+                others.push(OtherAttempt { attempt: other.clone(), died: earlier });
             }
             attempt.others = Self {
                 delivered: history.delivered,
@@ -217,7 +217,7 @@ mod tests {
             age,
             position,
         };
-        let other = |(number, of)| Other { attempt: open((number, of)), died: of.2 };
+        let other = |(number, of)| OtherAttempt { attempt: open((number, of)), died: of.2 };
         OtherAttempts { others: attempts.iter().enumerate().map(other).collect(), ..OtherAttempts::default() }
     }
 

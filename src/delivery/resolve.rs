@@ -6,8 +6,8 @@ use super::report::{Deferral, Manner, Refusal};
 use super::{Delivery, NotOpened};
 use crate::ledger::{Cause, CopyKey, DeliveredAt, Ledger, Outcome};
 use crate::mailbox::{
-    Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal, Wanted,
-    look_everywhere,
+    FoundCopies, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
+    Wanted, look_everywhere,
 };
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -277,7 +277,7 @@ fn remove_duplicates_except(
     under_lock: &mut UnderLock<'_, '_>,
     mailbox: &mut dyn Mailbox,
     wanted: &Wanted<'_>,
-    found: &Found,
+    found: &FoundCopies,
     floor: Option<Position>,
     keep: Option<Placement>,
 ) -> Result<(), Failure> {

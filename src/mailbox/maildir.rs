@@ -19,8 +19,8 @@
 //! * The file of an append that was killed stays in `tmp/`; readers remove files older than 36 hours there.
 
 use super::{
-    Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement,
-    Position, Presence, ReadableMailbox, Recorded, Removal, Role, Seen, Wanted,
+    Appended, FoundCopies, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, MailboxPresence, Matching,
+    NewCopy, Pace, Placement, Position, Presence, ReadableMailbox, Recorded, Removal, Role, Wanted,
 };
 use crate::base::deadline::Deadline;
 use crate::base::files::{create_directory, sync, sync_directory};
@@ -219,7 +219,7 @@ impl Mailbox for MaildirMailbox {
     /// A disk offers no time limit.
     fn patient_until(&mut self, _until: Option<Deadline>) {}
 
-    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<FoundCopies, MailboxError> {
         if wanted.matching == Matching::MessageId {
             // This would have to read every file. Only `sent.dedup_by = "mailbox"` needs it, and a site with Maildirs has no
             // configuration.
@@ -230,7 +230,7 @@ impl Mailbox for MaildirMailbox {
             ));
         }
         if !self.is_there()? {
-            return Ok(Found::default());
+            return Ok(FoundCopies::default());
         }
         let base = base_name(wanted.identity, wanted.role);
         let found = self.search(&base, &|identity| identity == wanted.identity)?;
@@ -242,7 +242,7 @@ impl Mailbox for MaildirMailbox {
         }
         // The search is by name, so its start does not matter; and without UIDs no copy is in range.
         let found = found.map(|found| FoundCopy { placement: None, deleted: found.deleted });
-        Ok(Found { in_range: false, copies: found.into_iter().collect() })
+        Ok(FoundCopies { in_range: false, copies: found.into_iter().collect() })
     }
 
     /// There is never a duplicate: two copies would have the same name.
@@ -259,7 +259,7 @@ impl Mailbox for MaildirMailbox {
 
 impl ReadableMailbox for MaildirMailbox {
     /// Compares names only: one pass over the directories for all requested copies.
-    fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<Seen, MailboxError> {
+    fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<MailboxPresence, MailboxError> {
         if !self.is_there()? {
             let doing = format!("reading {}", self.directory.display());
             return Err(MailboxError::new(MailboxFailure::NoSuchMailbox, doing, "it is not there"));
@@ -282,7 +282,7 @@ impl ReadableMailbox for MaildirMailbox {
                 (true, true) => Presence::MarkedDeleted,
             }
         };
-        Ok(Seen { position: None, copies: copies.iter().map(presence).collect() })
+        Ok(MailboxPresence { position: None, copies: copies.iter().map(presence).collect() })
     }
 
     fn read(&mut self, copy: &Recorded<'_>) -> Result<Option<Vec<u8>>, MailboxError> {

@@ -11,7 +11,7 @@ pub use self::imap::ImapMailbox;
 pub use crate::imap::{MailboxError, MailboxFailure, Placement, Position};
 pub use maildir::MaildirMailbox;
 pub use moved_copy::look_everywhere;
-pub use readable_mailbox::{Listed, Presence, ReadableMailbox, Recorded, Seen};
+pub use readable_mailbox::{Listed, MailboxPresence, Presence, ReadableMailbox, Recorded};
 
 use crate::base::deadline::Deadline;
 use crate::message::{Identity, Role};
@@ -83,7 +83,7 @@ pub enum Matching {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundCopies {
     /// Whether the search could begin at [`Wanted::since`], because UIDVALIDITY is the same. Otherwise no copy is ever
     /// removed.
     pub in_range: bool,
@@ -177,7 +177,7 @@ pub trait Mailbox {
     ///
     /// # Errors
     /// If the store fails: then nothing is known of the copies.
-    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError>;
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<FoundCopies, MailboxError>;
 
     /// Removes `extra` with UID EXPUNGE, if all of these hold:
     ///

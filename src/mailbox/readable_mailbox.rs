@@ -29,7 +29,7 @@ pub enum Presence {
 
 /// The presence of copies in a mailbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct MailboxPresence {
     /// `None` in a store without UIDs (Maildir). If UIDNEXT is not above a recorded UID of the same UIDVALIDITY, the mailbox
     /// is older than the copy: it was restored from a backup.
     pub position: Option<Position>,
@@ -55,7 +55,7 @@ pub trait ReadableMailbox: Mailbox {
     ///
     /// # Errors
     /// `NoSuchMailbox` if the server says that the mailbox does not exist; any other failure if the store fails.
-    fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<Seen, MailboxError>;
+    fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<MailboxPresence, MailboxError>;
 
     /// The bytes of a copy, with CRLF line ends; `None` if it is gone, the mailbox was renumbered, or no UID was reported.
     /// The caller has to compare the bytes with the message ([`Identity::of`]).

@@ -2,7 +2,7 @@
 //! with `--owed`, `--restore` and `--failed`. A copy that is selected twice is delivered once, since each delivery looks under
 //! the message's lock.
 
-use super::audit::{self, Gone};
+use super::audit::{self, NotInPlace};
 use super::redelivery::{self, RedeliveryError};
 use super::replay::{self, ReplayOutcome, TOO_LARGE, message_of};
 use crate::base::deadline::Deadline;
@@ -189,13 +189,13 @@ fn restoring(
 }
 
 /// Why a copy is gone, and what the redelivery does about that.
-pub(crate) fn why_gone(gone: Gone) -> &'static str {
+pub(crate) fn why_gone(gone: NotInPlace) -> &'static str {
     match gone {
-        Gone::OlderMailbox => "its mailbox has lost it, having come back from a backup: it is appended",
-        Gone::NewMailbox => "its mailbox was recreated, and has lost it: it is appended",
-        Gone::NoMailbox => "its mailbox is not there any more: it is made, if need be, and gets it",
-        Gone::Removed => "most likely its owner has deleted or filed it: it is brought back",
-        Gone::Renumbered(_) | Gone::Elsewhere(_) => "it is there",
+        NotInPlace::OlderMailbox => "its mailbox has lost it, having come back from a backup: it is appended",
+        NotInPlace::NewMailbox => "its mailbox was recreated, and has lost it: it is appended",
+        NotInPlace::NoMailbox => "its mailbox is not there any more: it is made, if need be, and gets it",
+        NotInPlace::Removed => "most likely its owner has deleted or filed it: it is brought back",
+        NotInPlace::Renumbered(_) | NotInPlace::Elsewhere(_) => "it is there",
     }
 }
 

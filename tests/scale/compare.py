@@ -1,6 +1,6 @@
 """The model beside what `tests/scale/measure` has seen of two real hosts.
 
-It is told what the machine's steps took in that storm (connect, addresses, journal, lock where nobody else has it, append, record:
+It is given what the machine's steps took in that storm (connect, addresses, journal, lock where nobody else has it, append, record:
 by the ledger and the log) and how much that differed, for how long the server held sessions whose client had gone, and how fast the
 messages came; and, from floods of messages with one recipient before and after it, how many logins Dovecot does in a second. It
 is to predict what comes of these together: the mean of several runs, each by other chances.
@@ -68,7 +68,7 @@ HELD = [
     ("connections opened", "sessions", lambda o: o.opened_in_all, 0),
     ("connections held at once, most", "connections_most", lambda o: o.held_most, 0),
 ]
-# Those that are only told beside them.
+# Those that are only printed beside them.
 ROWS = [
     *HELD,
     ("a try, mean, s", "transport_mean", lambda o: o.try_mean, 2),

@@ -23,7 +23,7 @@ def cells(line):
 
 def of_the_bench(files):
     """What these files of Markdown say, which the bench has written (`tests/bench/run --write FILE`); the last that has a part."""
-    told = {}
+    figures = {}
     for file in files:
         if not file.exists():
             sys.exit(f"measure: there is no {file}: tests/bench/run, with --only stages, process or service, and --write")
@@ -34,17 +34,17 @@ def of_the_bench(files):
             if not found:
                 continue
             lines = [cells(line) for line in found[1].splitlines() if line.startswith("|")]
-            told[part] = {"machine": machine[0] if machine else "?"}
+            figures[part] = {"machine": machine[0] if machine else "?"}
             for name, (begins, columns) in rows.items():
                 row = next((line for line in lines if line[:len(begins)] == begins), None)
                 if row is None:
                     sys.exit(f"measure: {file}: part {part} has no row {begins}")
                 # "4.20 (4.07 – 4.38)": the median, and the quartiles.
-                told[part][name] = {column: float(row[place].split()[0]) for column, place in columns.items()}
-    missing = BENCH.keys() - told.keys()
+                figures[part][name] = {column: float(row[place].split()[0]) for column, place in columns.items()}
+    missing = BENCH.keys() - figures.keys()
     if missing:
         sys.exit(f"measure: no file has what `tests/bench/run --only {min(missing)}` writes")
-    return told
+    return figures
 
 
 def values(measured):
@@ -60,7 +60,7 @@ def values(measured):
     return {
         "pipe": {"host": each("flood", "hosts"), "database": each("flood", "database"), "login": each("flood", "imap") - append,
                  "append": append, "author": sent - append},
-        "steps": {stage.split(",")[0]: told["ms"] for stage, told in bench["stages"].items() if stage != "machine"},
+        "steps": {stage.split(",")[0]: figures["ms"] for stage, figures in bench["stages"].items() if stage != "machine"},
         "pooled": {"database": each("flood, pooled", "database"), "host_more": each("flood, pooled", "pooler")},
         "service": {"host": each("flood", "hosts") - bench["process"]["a delivery"]["cpu"] + service(1, "ours"),
                   "host_further": further("ours"), "database": service(1, "database"), "further": further("database")},
@@ -70,9 +70,9 @@ def values(measured):
 def origins(measured):
     """Where they come from: the section [from]."""
     load = lambda numbers: ", ".join(f"{number:.0f}" for number in numbers)
-    told = {"measured": f"{measured['date']}, {measured['machine']}, load averages before and after: "
+    figures = {"measured": f"{measured['date']}, {measured['machine']}, load averages before and after: "
                         f"{load(measured['load'])}; {load(measured['load after'])}"}
-    return told | {part: bench["machine"] for part, bench in measured["bench"].items()}
+    return figures | {part: bench["machine"] for part, bench in measured["bench"].items()}
 
 
 def written(text, measured):
@@ -85,10 +85,10 @@ def written(text, measured):
         for key, value in numbers.items():
             if not isinstance(value, str) and value <= 0:
                 sys.exit(f"measure: {section}.{key} would be {value:.2f}: it was measured while the machine did too much else")
-            told = f"{key} = " + (json.dumps(value, ensure_ascii=False) if isinstance(value, str) else f"{value:.2f}")
+            entry = f"{key} = " + (json.dumps(value, ensure_ascii=False) if isinstance(value, str) else f"{value:.2f}")
             line = rf'^{key} = ("[^"]*"|[\d.]+)( *)'
             # The comment stays in its column.
-            wide = lambda found: told.ljust(len(found[0])) if found[2] else told
+            wide = lambda found: entry.ljust(len(found[0])) if found[2] else entry
             part, found = re.subn(line, lambda found: wide(found), part, flags=re.M)
             if found != 1:
                 sys.exit(f"measure: [{section}] has no line for {key}")

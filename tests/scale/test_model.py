@@ -139,13 +139,13 @@ class Inputs(unittest.TestCase):
                 "| maildropd | Maildir, 1 each, processes kept | 99 | 9.29 (9.06 – 9.52) | 5.78 | 2.28 | 1.25 | 0.6 | 0.6 |\n"
                 "| Dovecot's LMTP | Maildir, 10 each, processes kept | 177 | 5.16 | 5.11 | 0.00 | 0.00 | | |\n"
                 "| maildropd | Maildir, 10 each, processes kept | 149 | 5.42 (5.27 – 5.44) | 4.61 | 0.42 | 0.33 | 1 | 1 |\n")
-            told = inputs.of_the_bench([results, service])
+            figures = inputs.of_the_bench([results, service])
             with self.assertRaises(SystemExit):
                 inputs.of_the_bench([service])
-        self.assertEqual(told["service"][inputs.COPY.format(10)], {"imap": 4.61, "database": 0.42, "ours": 0.33})
-        self.assertEqual(told["service"]["machine"], "2 × a machine.")
-        self.assertGreater(told["stages"]["lock, look"]["ms"], 0)
-        self.assertGreater(told["process"]["a delivery"]["cpu"], 0)
+        self.assertEqual(figures["service"][inputs.COPY.format(10)], {"imap": 4.61, "database": 0.42, "ours": 0.33})
+        self.assertEqual(figures["service"]["machine"], "2 × a machine.")
+        self.assertGreater(figures["stages"]["lock, look"]["ms"], 0)
+        self.assertGreater(figures["process"]["a delivery"]["cpu"], 0)
 
     def test_what_cannot_be_is_not_written(self):
         self.measured["flood"]["cpu"]["imap"] = 0.1

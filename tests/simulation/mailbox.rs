@@ -4,8 +4,8 @@ use crate::world::{Change, Fate, Name, Point, SimulatedBox, Stored, UnderWay, Wo
 use corosensei::Yielder;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::mailbox::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement, Position,
-    Removal, Wanted,
+    Appended, FoundCopies, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement,
+    Position, Removal, Wanted,
 };
 use maildrop_command::message::Identity;
 use std::cell::RefCell;
@@ -164,7 +164,7 @@ impl Mailbox for SimulatedMailbox<'_> {
 
     fn patient_until(&mut self, _: Option<Deadline>) {}
 
-    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<FoundCopies, MailboxError> {
         let (identity, since, matching) = (*wanted.identity, wanted.since, wanted.matching);
         let most_days = -(wanted.not_before - OffsetDateTime::UNIX_EPOCH).whole_days();
         // Both messages bear one Message-ID.
@@ -183,7 +183,7 @@ impl Mailbox for SimulatedMailbox<'_> {
                 .map(|it| FoundCopy { placement: Some(Placement { uid_validity, uid: it.uid }), deleted: it.deleted })
                 .collect();
             copies.sort_by_key(|copy| copy.placement.map(|placement| placement.uid));
-            Found { in_range, copies }
+            FoundCopies { in_range, copies }
         };
         self.ask("find", find, |found, world, me| {
             world.tell(me, &found.in_range);

@@ -20,7 +20,7 @@ use maildrop_command::ledger::{
 };
 use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use maildrop_command::mailbox::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, NewCopy, Pace, Placement, Position, Removal, Wanted,
+    Appended, FoundCopies, FoundCopy, Mailbox, MailboxError, NewCopy, Pace, Placement, Position, Removal, Wanted,
 };
 use maildrop_command::message::Identity;
 use std::cell::RefCell;
@@ -363,7 +363,7 @@ impl Mailbox for MistakenMailbox<'_> {
         self.mailbox.patient_until(until);
     }
 
-    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<FoundCopies, MailboxError> {
         let since = match self.mistake {
             Some(Mistake::SearchFromNoted) => self.noted(wanted).or(wanted.since),
             _ => wanted.since,
@@ -373,7 +373,7 @@ impl Mailbox for MistakenMailbox<'_> {
             _ => wanted.not_before,
         };
         let mut found = match self.mailbox.find(&Wanted { since, not_before, ..*wanted }) {
-            Err(_) if self.mistake == Some(Mistake::FailedSearchIsNothing) => Found::default(),
+            Err(_) if self.mistake == Some(Mistake::FailedSearchIsNothing) => FoundCopies::default(),
             found => found?,
         };
         match self.mistake {

@@ -4,7 +4,9 @@
 use super::mailbox::{ImapMailbox, Selected, UIDS_PER_FETCH};
 use super::message_id_match;
 use crate::imap::argument::Command;
-use crate::mailbox::{Listed, MailboxError, MailboxFailure, Position, Presence, ReadableMailbox, Recorded, Seen};
+use crate::mailbox::{
+    Listed, MailboxError, MailboxFailure, MailboxPresence, Position, Presence, ReadableMailbox, Recorded,
+};
 use std::collections::BTreeMap;
 
 /// How many UIDs one SEARCH covers. The answer is one line, and [`wire`](crate::imap::wire) limits the length of a line.
@@ -36,7 +38,7 @@ impl ImapMailbox {
 }
 
 impl ReadableMailbox for ImapMailbox {
-    fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<Seen, MailboxError> {
+    fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<MailboxPresence, MailboxError> {
         let doing = self.doing("looking which copies are in");
         let selected = self.examine(&doing)?;
         let uid_validity = selected.uid_validity;
@@ -62,7 +64,7 @@ impl ReadableMailbox for ImapMailbox {
             },
         };
         let position = selected.uid_next.map(|uid_next| Position { uid_validity, uid_next });
-        Ok(Seen { position, copies: copies.iter().map(presence).collect() })
+        Ok(MailboxPresence { position, copies: copies.iter().map(presence).collect() })
     }
 
     fn read(&mut self, copy: &Recorded<'_>) -> Result<Option<Vec<u8>>, MailboxError> {

@@ -10,8 +10,8 @@ use crate::imap::session::{self, Connection, SERVER_FAILURE_CODES, Session};
 use crate::imap::wire::{Answer, MAX_LITERALS, Reply};
 use crate::imap::{Broken, Rights};
 use crate::mailbox::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement, Position,
-    Removal, Wanted,
+    Appended, FoundCopies, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement,
+    Position, Removal, Wanted,
 };
 use crate::message::{Identity, blind_recipients};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ struct Candidate {
 }
 
 /// A message whose bytes were all read.
-struct Whole {
+struct ReadMessage {
     identity: Identity,
     /// The values of its Bcc and Resent-Bcc fields.
     blind: Vec<Vec<u8>>,
@@ -336,7 +336,7 @@ impl ImapMailbox {
         Ok(())
     }
 
-    fn fetch_whole(&mut self, doing: &str, uid: u32) -> Result<Option<Whole>, MailboxError> {
+    fn fetch_whole(&mut self, doing: &str, uid: u32) -> Result<Option<ReadMessage>, MailboxError> {
         let (mut read, mut deleted) = (None, None);
         self.fetch(doing, &uid.to_string(), uid, "(FLAGS BODY.PEEK[])", &mut |fetched| {
             // Flags and body may come in one answer or in two. The flags may be sent once more if another session changes
@@ -348,7 +348,7 @@ impl ImapMailbox {
                 deleted = fetched.deleted.or(deleted);
             }
         })?;
-        Ok(read.map(|(identity, blind)| Whole { identity, blind, deleted }))
+        Ok(read.map(|(identity, blind)| ReadMessage { identity, blind, deleted }))
     }
 
     /// The messages that may be the wanted one, by their Message-ID.
@@ -484,11 +484,11 @@ impl Mailbox for ImapMailbox {
         self.conversation.patient_until(until);
     }
 
-    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<FoundCopies, MailboxError> {
         let doing = self.doing("looking for a copy in");
         let selected = self.select("EXAMINE", &doing)?;
         let since = wanted.since.filter(|since| since.uid_validity == selected.uid_validity);
-        let mut found = Found { in_range: since.is_some(), copies: Vec::new() };
+        let mut found = FoundCopies { in_range: since.is_some(), copies: Vec::new() };
         if selected.empty {
             return Ok(found);
         }

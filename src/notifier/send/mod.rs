@@ -151,21 +151,21 @@ impl KeptConnection {
 
 /// The subscription that a connection serves, and its scheme, host and port. No request uses a connection that was opened for
 /// another subscription, or for an earlier callback of the same one.
-type Place = (Uuid, String);
+type ConnectionKey = (Uuid, String);
 
-fn place(job: &SendJob) -> Place {
+fn connection_key(job: &SendJob) -> ConnectionKey {
     (job.subscription, job.callback.origin())
 }
 
 struct HttpClient {
     connector: Connector,
-    idle: Mutex<HashMap<Place, Vec<KeptConnection>>>,
+    idle: Mutex<HashMap<ConnectionKey, Vec<KeptConnection>>>,
 }
 
 impl HttpClient {
     /// Sends one request and returns the answer. `waits` is true until the lookup of the host begins.
     async fn post(&self, job: &SendJob, waits: &AtomicBool) -> Result<ReceiverResponse, RequestFailure> {
-        if let Some(connection) = self.idle_connection(&place(job)) {
+        if let Some(connection) = self.idle_connection(&connection_key(job)) {
             // The receiver may have closed the connection meanwhile. In that case there is no answer, and a new connection is
             // opened.
             if let Ok(answer) = self.ask(connection, job).await {
@@ -178,14 +178,14 @@ impl HttpClient {
         self.ask(KeptConnection { sender, is_ours, opened: now, rests_since: now }, job).await
     }
 
-    fn idle_connection(&self, place: &Place) -> Option<KeptConnection> {
+    fn idle_connection(&self, key: &ConnectionKey) -> Option<KeptConnection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         idle.retain(|_, connections| {
             connections.retain(|connection| connection.is_fresh(now) && !connection.sender.is_closed());
             !connections.is_empty()
         });
-        idle.get_mut(place)?.pop()
+        idle.get_mut(key)?.pop()
     }
 
     async fn ask(&self, mut connection: KeptConnection, job: &SendJob) -> Result<ReceiverResponse, RequestFailure> {
@@ -203,7 +203,7 @@ impl HttpClient {
         if connection.sender.ready().await.is_ok() {
             connection.rests_since = Instant::now();
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.entry(place(job)).or_default().push(connection);
+            idle.entry(connection_key(job)).or_default().push(connection);
         }
         Ok(answer)
     }

@@ -178,7 +178,7 @@ fn a_callback_that_was_changed_is_asked_where_it_is_now_and_not_over_the_old_one
         assert_eq!(receiver.heard.try_iter().count(), 1);
     }
     // Name, scheme and port distinguish connections; the path does not.
-    let at = |url| place(&job_at(url, 1));
+    let at = |url| connection_key(&job_at(url, 1));
     let is = at("http://hooks.example.com:8443/in");
     for other in
         ["https://hooks.example.com:8443/in", "http://other.example.com:8443/in", "http://hooks.example.com/in"]
@@ -205,7 +205,7 @@ fn a_connection_is_used_for_a_minute_and_rests_for_five_seconds() {
     let client = HttpClient { connector: connector(), idle: Mutex::default() };
     let [mine, others] = [1, 2].map(|subscription| job(&receiver, subscription));
     runtime.block_on(client.post(&mine, &AtomicBool::default())).unwrap();
-    let [mine, others] = [mine, others].map(|job| place(&job));
+    let [mine, others] = [mine, others].map(|job| connection_key(&job));
     assert!(client.idle_connection(&others).is_none());
     let mut connection = client.idle_connection(&mine).unwrap();
     let now = connection.rests_since;

@@ -1,6 +1,6 @@
 //! Compares one mailbox with the copies that the ledger has in it.
 
-use super::{Gone, Twice};
+use super::{DuplicatedCopy, NotInPlace};
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::audit_queries::{self, DeliveredCopy, RecordedCopy};
@@ -16,8 +16,8 @@ const PAGE: usize = 500;
 
 #[derive(Default)]
 pub(super) struct InMailbox {
-    pub(super) gone: Vec<(RecordedCopy, Gone)>,
-    pub(super) twice: Vec<Twice>,
+    pub(super) gone: Vec<(RecordedCopy, NotInPlace)>,
+    pub(super) twice: Vec<DuplicatedCopy>,
 }
 
 /// Why a mailbox could not be compared.
@@ -42,7 +42,7 @@ pub(super) fn look(
         Err(error) if error.failure == MailboxFailure::NoSuchMailbox => {
             for page in copies.chunks(PAGE) {
                 let page = audit_queries::of_mailbox(database, name, page)?;
-                found.gone.extend(page.into_iter().map(|copy| (copy, Gone::NoMailbox)));
+                found.gone.extend(page.into_iter().map(|copy| (copy, NotInPlace::NoMailbox)));
             }
             return Ok(found);
         }
@@ -77,18 +77,18 @@ pub(super) fn look(
 
 /// A mailbox may have kept one copy through a change of its UIDVALIDITY, or got it back from a backup. Such a mailbox has
 /// everything that it contained when that copy arrived. So the owner removed the missing older copies before.
-fn taken_out_before(gone: &mut [(RecordedCopy, Gone)]) {
+fn taken_out_before(gone: &mut [(RecordedCopy, NotInPlace)]) {
     let mut newest: HashMap<u32, u32> = HashMap::new();
     for (copy, why) in gone.iter() {
-        if let (Gone::Renumbered(_), Some(at)) = (why, copy.placement) {
+        if let (NotInPlace::Renumbered(_), Some(at)) = (why, copy.placement) {
             let newest = newest.entry(at.uid_validity).or_default();
             *newest = at.uid.max(*newest);
         }
     }
     for (copy, why) in gone {
         let before = |at: Placement| newest.get(&at.uid_validity).is_some_and(|newest| at.uid < *newest);
-        if *why == Gone::NewMailbox && copy.placement.is_some_and(before) {
-            *why = Gone::Removed;
+        if *why == NotInPlace::NewMailbox && copy.placement.is_some_and(before) {
+            *why = NotInPlace::Removed;
         }
     }
 }
@@ -113,7 +113,7 @@ struct Content {
 
 impl Compared<'_> {
     /// Why a copy is not at its recorded place; `None` if it is.
-    fn why_gone(&mut self, copy: &RecordedCopy, presence: Presence) -> Result<Option<Gone>, MailboxError> {
+    fn why_gone(&mut self, copy: &RecordedCopy, presence: Presence) -> Result<Option<NotInPlace>, MailboxError> {
         let otherwise = match presence {
             Presence::There | Presence::MarkedDeleted => {
                 // The list compares only Message-IDs, so the bytes decide.
@@ -125,24 +125,24 @@ impl Compared<'_> {
                 if !is_other {
                     return Ok(None);
                 }
-                Gone::OlderMailbox
+                NotInPlace::OlderMailbox
             }
             Presence::Gone => match (self.position, copy.placement) {
-                (Some(position), Some(at)) if at.uid >= position.uid_next => Gone::OlderMailbox,
-                _ => Gone::Removed,
+                (Some(position), Some(at)) if at.uid >= position.uid_next => NotInPlace::OlderMailbox,
+                _ => NotInPlace::Removed,
             },
             Presence::Renumbered => {
                 let now = copy.locate(self.mailbox, self.position.is_some())?.flatten();
-                return Ok(Some(now.map_or(Gone::NewMailbox, Gone::Renumbered)));
+                return Ok(Some(now.map_or(NotInPlace::NewMailbox, NotInPlace::Renumbered)));
             }
             Presence::Unplaced => {
                 let now = copy.locate(self.mailbox, self.position.is_some())?;
-                return Ok(now.is_none().then_some(Gone::Removed));
+                return Ok(now.is_none().then_some(NotInPlace::Removed));
             }
         };
         for at in self.list.named(message_name(&copy.message_id)) {
             if self.content(copy, at)?.is_some_and(|there| there.identity == copy.identity) {
-                return Ok(Some(Gone::Elsewhere(at)));
+                return Ok(Some(NotInPlace::Elsewhere(at)));
             }
         }
         Ok(Some(otherwise))
@@ -154,13 +154,13 @@ impl Compared<'_> {
         copy: &RecordedCopy,
         keep: Placement,
         others: Vec<Placement>,
-        twice: &mut Vec<Twice>,
+        twice: &mut Vec<DuplicatedCopy>,
     ) -> Result<(), MailboxError> {
         let is_it = |content: &Content| content.identity == copy.identity;
         for extra in others {
             let Some(kept) = self.content(copy, keep)?.filter(is_it) else { break };
             if let Some(there) = self.content(copy, extra)?.filter(is_it) {
-                twice.push(Twice { copy: copy.clone(), keep, extra, same: there.bytes == kept.bytes });
+                twice.push(DuplicatedCopy { copy: copy.clone(), keep, extra, same: there.bytes == kept.bytes });
             }
         }
         Ok(())

@@ -28,8 +28,8 @@ pub struct Audit {
     /// The number of recorded copies that were searched for.
     pub copies: usize,
     pub mailboxes: usize,
-    pub gone: Vec<(RecordedCopy, Gone)>,
-    pub twice: Vec<Twice>,
+    pub gone: Vec<(RecordedCopy, NotInPlace)>,
+    pub twice: Vec<DuplicatedCopy>,
     pub never_ended: Vec<NeverEnded>,
     pub owed: Vec<RecordedCopy>,
     /// Mailboxes that could not be read, or not completely: user, mailbox, error.
@@ -38,7 +38,7 @@ pub struct Audit {
 
 /// Why a copy is not at its recorded place, as far as the store shows it: users also delete and file their mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gone {
+pub enum NotInPlace {
     /// Lost. Under the same UIDVALIDITY the mailbox has not yet assigned this UID, or has assigned it to another message.
     OlderMailbox,
     /// Lost. The mailbox has another UIDVALIDITY, and contains neither the copy nor anything that arrived after it.
@@ -53,7 +53,7 @@ pub enum Gone {
     Removed,
 }
 
-impl Gone {
+impl NotInPlace {
     /// Whether most likely the mailbox has lost the copy, rather than that its owner has removed it.
     pub(crate) fn is_loss(self) -> bool {
         matches!(self, Self::OlderMailbox | Self::NewMailbox | Self::NoMailbox)
@@ -82,7 +82,7 @@ impl Gone {
 
 /// A duplicated copy.
 #[derive(Debug)]
-pub struct Twice {
+pub struct DuplicatedCopy {
     /// The copy that the ledger has, which stays.
     pub copy: RecordedCopy,
     /// The place of the ledger's copy.

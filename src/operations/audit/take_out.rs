@@ -4,7 +4,7 @@
 //! the ledger read under it, and UID EXPUNGE. A copy is removed only while the recorded copy exists and both have the same
 //! filtered form. Both are read immediately before.
 
-use super::Twice;
+use super::DuplicatedCopy;
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::Deferral;
@@ -53,7 +53,7 @@ pub enum NotRemoved {
 ///
 /// # Errors
 /// [`NotRemoved`] says whether the copy may have been removed nevertheless.
-pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), NotRemoved> {
+pub fn take_out(site: &Site, twice: &DuplicatedCopy, deadline: Deadline) -> Result<(), NotRemoved> {
     let copy = &twice.copy;
     let mut database = site.open_database(None, deadline)?;
     site.prove_login(&copy.user, &copy.mailbox, database.as_mut(), deadline)?;
@@ -106,7 +106,7 @@ fn under_lock(
     site: &Site,
     database: &mut dyn Database,
     mailbox: &mut dyn ReadableMailbox,
-    twice: &Twice,
+    twice: &DuplicatedCopy,
     attempt: Uuid,
 ) -> Result<(), NotRemoved> {
     let copy = &twice.copy;
@@ -149,7 +149,7 @@ fn under_lock(
 
 /// Checks that both copies still exist with the same filtered form. A redelivered copy lacks the fields that may name other
 /// recipients.
-fn same_bytes(mailbox: &mut dyn ReadableMailbox, twice: &Twice) -> Result<(), NotRemoved> {
+fn same_bytes(mailbox: &mut dyn ReadableMailbox, twice: &DuplicatedCopy) -> Result<(), NotRemoved> {
     let mut read = |placement| mailbox.read(&Recorded { placement: Some(placement), ..twice.copy.recorded() });
     let extra = read(twice.extra)?.ok_or(NotRemoved::Changed("the copy too many is not there any more"))?;
     let keep = read(twice.keep)?.ok_or(NotRemoved::Changed("the copy to keep is not there any more"))?;

@@ -41,12 +41,12 @@ fn filtered(letter: &str) -> String {
     format!("Received: from a by mx (Postfix) with ESMTPS id 4b; Mon, 1 Jan 2026 00:00:00 +0000\r\n{letter}")
 }
 
-struct Place {
+struct SiteFolder {
     directory: TempDir,
     page: Page,
 }
 
-impl Place {
+impl SiteFolder {
     /// Both have got it, in this order.
     fn delivered(order: [&str; 2], letter: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn the_web_ui_and_the_ledger_show_nobody_else_s_blind_copy_in_any_order() {
     // Where the identity covers Received, no filtered form of that identity could be without; what is shown is, all the same.
     for letter in [letter(&format!("{ID}{DATE}")), letter(ID)] {
         for order in [[BLIND, OPEN], [OPEN, BLIND]] {
-            let place = Place::delivered(order, &letter);
+            let place = SiteFolder::delivered(order, &letter);
             let reader = place.visitor("reader");
             for recipient in order {
                 let path = path_of(&copy_for(recipient, &letter));
@@ -147,7 +147,7 @@ fn what_a_mailbox_has_lost_comes_back_without_a_trace_of_whose_copy_it_was_taken
     let letter = letter(&format!("{ID}{DATE}"));
     for order in [[BLIND, OPEN], [OPEN, BLIND]] {
         for lost in [OPEN, BLIND] {
-            let place = Place::delivered(order, &letter);
+            let place = SiteFolder::delivered(order, &letter);
             place.lose(lost);
             assert_eq!(place.restored(lost), [filtered(&letter)], "{order:?}");
             // The other one's is as it came, and once that is lost, too, it comes from the filtered one.
@@ -164,7 +164,8 @@ fn what_a_mailbox_has_lost_comes_back_without_a_trace_of_whose_copy_it_was_taken
 fn the_bcc_in_an_authors_own_sent_copy_stays_there() {
     let letter = letter(&format!("{ID}{DATE}"));
     // With a mailbox here, the author has a Sent mailbox.
-    let place = Place::delivered([AUTHOR, AUTHOR], "From: ada@x.example\r\nMessage-ID: <0@x.example>\r\n\r\nx\r\n");
+    let place =
+        SiteFolder::delivered([AUTHOR, AUTHOR], "From: ada@x.example\r\nMessage-ID: <0@x.example>\r\n\r\nx\r\n");
     for recipient in [OPEN, "ada@x.example"] {
         place.deliver(recipient, &copy_for(recipient, &letter));
     }
@@ -196,7 +197,7 @@ fn where_received_identifies_the_message_it_is_appended_unchanged_and_the_web_ui
     // Of one queue file, which has no `for` where it has several recipients; the other one's came with a Bcc.
     let received = "Received: from a by mx for <team@y.example>; Mon, 1 Jan 2026 00:00:00 +0000\r\n";
     let message = format!("{received}{letter}");
-    let place = Place::delivered([BLIND, OPEN], &letter);
+    let place = SiteFolder::delivered([BLIND, OPEN], &letter);
     for recipient in [BLIND, OPEN] {
         place.lose(recipient);
         place.deliver(recipient, &format!("Delivered-To: {recipient}\r\n{message}"));
@@ -222,7 +223,7 @@ fn where_received_identifies_the_message_it_is_appended_unchanged_and_the_web_ui
 #[test]
 fn the_web_ui_asks_nothing_where_nothing_can_be_disclosed() {
     let letter = letter(&format!("{ID}{DATE}"));
-    let place = Place::delivered([BLIND, OPEN], &letter);
+    let place = SiteFolder::delivered([BLIND, OPEN], &letter);
     let anna = place.visitor("operator");
     place.lose(OPEN);
     let screen = anna.get(&path_of(&letter)).shown().to_owned();
@@ -236,7 +237,7 @@ fn the_web_ui_asks_nothing_where_nothing_can_be_disclosed() {
 #[test]
 fn what_is_replayed_from_a_file_is_delivered_as_the_file_has_it() {
     let letter = letter(&format!("{ID}{DATE}"));
-    let place = Place::delivered([OPEN, "ada@x.example"], &letter);
+    let place = SiteFolder::delivered([OPEN, "ada@x.example"], &letter);
     let file = place.directory.path().join("message");
     let message = format!("Received: by mx for <{BLIND}>; Mon, 1 Jan 2026 00:00:00 +0000\r\nBcc: {BLIND}\r\n{letter}");
     fs::write(&file, &message).unwrap();

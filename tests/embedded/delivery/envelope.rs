@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 const MESSAGE: &str = "From: lisa@gmail.com\nMessage-ID: <123-abc@mail.google.com>\nSubject: Hello\n\nHello\n";
 
 /// A directory for `--embedded`.
-struct Place(tempfile::TempDir);
+struct SiteFolder(tempfile::TempDir);
 
-impl Place {
+impl SiteFolder {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -39,7 +39,7 @@ impl Place {
 
 #[test]
 fn the_null_sender_has_three_spellings() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     for (number, sender) in ["", "<>", "MAILER-DAEMON", "mailer-daemon"].into_iter().enumerate() {
         let message = MESSAGE.replace("123-abc", &number.to_string());
         place.deliver(&["--sender", sender, "--recipient", "doug@mail.axial.net"], &[], &message).delivered();
@@ -52,7 +52,7 @@ fn the_null_sender_has_three_spellings() {
 
 #[test]
 fn under_local_the_environment_says_it() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let environment = [("RECIPIENT", "doug@mail.axial.net"), ("SENDER", "lisa@gmail.com")];
     // local(8) puts an mbox line before the message.
     let message = format!("From lisa@gmail.com  Fri Nov 20 13:00:00 2026\n{MESSAGE}");
@@ -70,7 +70,7 @@ fn under_local_the_environment_says_it() {
 
 #[test]
 fn a_missing_or_senseless_envelope_is_deferred() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     for (arguments, expected) in [
         (&["--sender", "lisa@gmail.com"][..], "no envelope recipient"),
         (&["--sender", "lisa@gmail.com", "--recipient", ""], "no envelope recipient"),
@@ -92,7 +92,7 @@ fn a_missing_or_senseless_envelope_is_deferred() {
 
 #[test]
 fn a_header_names_the_recipient_only_where_configured_and_only_the_topmost_line() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let arguments = ["--sender", "lisa@gmail.com", "--recipient-header", "Delivered-To"];
     // pipe(8) puts its own line at the top; those below are the sender's to choose.
     let message = format!(
@@ -116,7 +116,7 @@ fn a_header_names_the_recipient_only_where_configured_and_only_the_topmost_line(
 /// pipe(8) hands over what the sender wrote, unquoted.
 #[test]
 fn odd_addresses_are_addresses() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let long = format!("{}@mail.axial.net", "x".repeat(250));
     for (recipient, user) in [
         ("--config@mail.axial.net", "--config@mail.axial.net"),
@@ -148,7 +148,7 @@ fn odd_addresses_are_addresses() {
 #[test]
 fn an_unreadable_sender_holds_nothing_up() {
     use std::os::unix::ffi::OsStrExt;
-    let place = Place::new();
+    let place = SiteFolder::new();
     let mut command = program(&["--embedded", place.path().to_str().unwrap(), "--recipient", "doug@x", "--sender"]);
     command.arg(std::ffi::OsStr::from_bytes(b"l\xefsa@x"));
     feed(command, MESSAGE.as_bytes()).delivered();

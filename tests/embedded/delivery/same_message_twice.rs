@@ -3,7 +3,7 @@
 
 use crate::program::{Outcome, feed, program};
 use crate::visitor::text;
-use crate::web_ui::screens_embedded::Place;
+use crate::web_ui::screens_embedded::SiteFolder;
 use serde_json::Value;
 use std::path::Path;
 
@@ -156,7 +156,7 @@ fn the_earlier_copy_is_reported_with_its_own_envelope_sender_and_not_with_that_o
 
 #[test]
 fn the_page_tells_the_envelope_sender_of_an_attempt_and_of_the_copy_that_it_found_where_the_message_has_another_one() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     deliver_to("eve@mail.axial.net", place.path(), "boss@mail.axial.net", "4bEVE", WORDS).delivered();
     let stranger = "bounce@evil.example";
     deliver(place.path(), stranger, "4bAHEAD", &format!("X-Spam-Flag: YES\n{WORDS}")).delivered();

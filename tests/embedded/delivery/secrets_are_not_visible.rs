@@ -11,12 +11,12 @@ const PASSWORDS: [(&str, &str); 2] =
     [("database", "the-databases-own-secret"), ("imap", "the-service-accounts-secret")];
 
 /// A place whose database accepts connections and never says a word.
-struct Place {
+struct SiteFolder {
     folder: tempfile::TempDir,
     silent: TcpListener,
 }
 
-impl Place {
+impl SiteFolder {
     fn new() -> Self {
         let place = Self { folder: tempfile::tempdir().unwrap(), silent: TcpListener::bind("127.0.0.1:0").unwrap() };
         for (name, password) in PASSWORDS {
@@ -52,7 +52,7 @@ impl Place {
 
 #[test]
 fn no_password_is_in_its_command_line_or_environment() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let (delivery, _connection) = place.delivery(|config| program(&["--config", config]));
     for file in ["cmdline", "environ", "comm", "status"] {
         let seen = fs::read(format!("/proc/{}/{file}", delivery.id()));
@@ -77,7 +77,7 @@ fn signal(signal: &str, id: u32) {
 
 #[test]
 fn it_leaves_no_core_dump() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     // Begun by a shell that allows as much as it may.
     let allow = "ulimit -S -c $(ulimit -H -c); cd \"$0\"; exec \"$@\"";
     let allowed = |arguments: &[&str]| {

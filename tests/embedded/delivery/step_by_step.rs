@@ -13,8 +13,8 @@ use maildrop_command::ledger::{
 };
 use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use maildrop_command::mailbox::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement, Position,
-    Removal, Wanted,
+    Appended, FoundCopies, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement,
+    Position, Removal, Wanted,
 };
 use maildrop_command::message::Message;
 use maildrop_command::message::Role;
@@ -180,7 +180,7 @@ impl Ledger for Database {
 /// What a mailbox says, and what was asked of it.
 pub struct Script {
     position: Option<Position>,
-    pub found: VecDeque<Result<Found, MailboxFailure>>,
+    pub found: VecDeque<Result<FoundCopies, MailboxFailure>>,
     pub appended: VecDeque<Appended>,
     /// So often it has not answered yet, after all the time that it is given; `usize::MAX`: never.
     pub silent: usize,
@@ -267,10 +267,10 @@ impl Mailbox for Scripted {
         self.0.borrow_mut().patience.extend(until.map(|until| until.remaining()));
     }
 
-    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<FoundCopies, MailboxError> {
         let mut script = self.0.borrow_mut();
         script.searches.push((wanted.matching, wanted.since, wanted.not_before));
-        script.found.pop_front().unwrap_or_else(|| Ok(Found::default())).map_err(trouble)
+        script.found.pop_front().unwrap_or_else(|| Ok(FoundCopies::default())).map_err(trouble)
     }
 
     fn remove(
@@ -331,8 +331,8 @@ pub fn copies(uids: &[(u32, bool)]) -> Vec<FoundCopy> {
     uids.iter().map(|&(number, deleted)| FoundCopy { placement: Some(uid(number)), deleted }).collect()
 }
 
-pub fn found(uids: &[(u32, bool)]) -> Result<Found, MailboxFailure> {
-    Ok(Found { in_range: true, copies: copies(uids) })
+pub fn found(uids: &[(u32, bool)]) -> Result<FoundCopies, MailboxFailure> {
+    Ok(FoundCopies { in_range: true, copies: copies(uids) })
 }
 
 /// A delivery, with everything that a test may want otherwise.
@@ -711,7 +711,7 @@ fn what_an_open_attempt_left_is_adopted_and_the_lowest_is_kept() {
 #[test]
 fn nothing_is_taken_out_where_the_search_could_not_begin_at_the_attempts() {
     let another = attempt(Uuid::from_u128(1), "scuba@mail.axial.net", 10.0);
-    let everywhere = Found { in_range: false, copies: copies(&[(101, false), (102, false)]) };
+    let everywhere = FoundCopies { in_range: false, copies: copies(&[(101, false), (102, false)]) };
     let mut case = case().inbox(|inbox| inbox.found.push_back(Ok(everywhere))).before(&[(None, &[another])]);
     assert_eq!(case.manners(), [Manner::Adopted(Some(uid(101)))]);
     assert!(case.inbox.borrow().removals.is_empty());
@@ -988,9 +988,10 @@ fn what_is_restored_and_still_there_is_left_as_it_is_or_adopted() {
     let restore = |there: &[(u32, bool)]| {
         let all = copies(there);
         Case { restore: true, ..case() }.before(&[(Some(Some(uid(50))), &[])]).inbox(|inbox| {
-            inbox
-                .found
-                .extend([Ok(Found { in_range: true, copies: all.clone() }), Ok(Found { in_range: true, copies: all })]);
+            inbox.found.extend([
+                Ok(FoundCopies { in_range: true, copies: all.clone() }),
+                Ok(FoundCopies { in_range: true, copies: all }),
+            ]);
         })
     };
     assert_eq!(restore(&[(40, false), (50, false)]).manners(), [Manner::AlreadyThere]);

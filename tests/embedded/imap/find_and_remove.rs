@@ -2,7 +2,7 @@
 
 use crate::imap_peer::{BARE, Peer, mailbox, peer};
 use maildrop_command::mailbox::{
-    Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, Placement, Position, Removal, Wanted,
+    FoundCopies, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, Placement, Position, Removal, Wanted,
 };
 use maildrop_command::message::Identity;
 use maildrop_command::message::Role;
@@ -24,7 +24,7 @@ fn at(uid: u32) -> Placement {
     Placement { uid_validity: 3, uid }
 }
 
-fn find(script: impl FnOnce(&mut Peer) + Send + 'static, matching: Matching, since: Option<Position>) -> Found {
+fn find(script: impl FnOnce(&mut Peer) + Send + 'static, matching: Matching, since: Option<Position>) -> FoundCopies {
     let (settings, thread) = peer(|peer| {
         peer.welcome(BARE);
         script(peer);
@@ -78,7 +78,7 @@ fn only_what_arrived_since_and_is_the_same_message_is_found() {
         FoundCopy { placement: Some(at(8)), deleted: false },
         FoundCopy { placement: Some(at(11)), deleted: true },
     ];
-    assert_eq!(found, Found { in_range: true, copies });
+    assert_eq!(found, FoundCopies { in_range: true, copies });
 }
 
 /// What was asked for may come in several answers (RFC 3501 section 7.4.2 does not say that it is one). A copy that is not
@@ -99,7 +99,7 @@ fn a_message_that_comes_in_pieces_is_found() {
     };
     let found = find(script, Matching::Identity, Some(Position { uid_validity: 3, uid_next: 8 }));
     let copies = vec![FoundCopy { placement: Some(at(8)), deleted: true }];
-    assert_eq!(found, Found { in_range: true, copies });
+    assert_eq!(found, FoundCopies { in_range: true, copies });
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn the_last_message_is_not_new_for_being_last() {
         peer.answer("OK");
     };
     let found = find(script, Matching::Identity, Some(Position { uid_validity: 3, uid_next: 12 }));
-    assert_eq!(found, Found { in_range: true, copies: Vec::new() });
+    assert_eq!(found, FoundCopies { in_range: true, copies: Vec::new() });
 }
 
 /// The largest message that is ever read is one byte short of what nobody delivers.
@@ -145,7 +145,7 @@ fn a_renumbered_mailbox_is_searched_whole_by_date_and_id() {
     };
     let found = find(script, Matching::MessageId, Some(Position { uid_validity: 2, uid_next: 8 }));
     let copies = vec![FoundCopy { placement: Some(at(5)), deleted: false }];
-    assert_eq!(found, Found { in_range: false, copies });
+    assert_eq!(found, FoundCopies { in_range: false, copies });
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn an_empty_mailbox_is_not_searched() {
         peer.say("* 0 EXISTS\n* OK [UIDVALIDITY 3] ok\n");
         peer.answer("OK");
     };
-    assert_eq!(find(script, Matching::Identity, None), Found::default());
+    assert_eq!(find(script, Matching::Identity, None), FoundCopies::default());
 }
 
 #[test]

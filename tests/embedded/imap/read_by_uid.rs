@@ -3,7 +3,7 @@
 
 use crate::imap_peer::{BARE, Peer, mailbox, peer};
 use maildrop_command::mailbox::{
-    ImapMailbox, Listed, MailboxFailure, Placement, Position, Presence, ReadableMailbox, Recorded, Seen,
+    ImapMailbox, Listed, MailboxFailure, MailboxPresence, Placement, Position, Presence, ReadableMailbox, Recorded,
 };
 use maildrop_command::message::{Identity, Role};
 
@@ -105,7 +105,7 @@ fn recorded(identity: &Identity, uid_validity: u32, uid: u32) -> Recorded<'_> {
     Recorded { identity, role: Role::Recipient, placement: Some(Placement { uid_validity, uid }) }
 }
 
-fn presence(script: impl FnOnce(&mut Peer) + Send + 'static) -> Seen {
+fn presence(script: impl FnOnce(&mut Peer) + Send + 'static) -> MailboxPresence {
     let identity = Identity::of(b"x");
     let at = |uid_validity, uid| recorded(&identity, uid_validity, uid);
     let unplaced = Recorded { placement: None, ..at(3, 1) };

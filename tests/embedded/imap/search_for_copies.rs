@@ -4,8 +4,8 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::ledger::audit_queries::RecordedCopy;
 use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::{
-    Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, Matching, NewCopy, Pace, Placement, Position,
-    ReadableMailbox, Recorded, Removal, Seen, Wanted, look_everywhere,
+    Appended, FoundCopies, FoundCopy, Listed, Mailbox, MailboxError, MailboxPresence, Matching, NewCopy, Pace,
+    Placement, Position, ReadableMailbox, Recorded, Removal, Wanted, look_everywhere,
 };
 use maildrop_command::message::{Identity, Role};
 use time::OffsetDateTime;
@@ -18,7 +18,7 @@ type Asked = (Option<Position>, Matching, OffsetDateTime);
 
 /// A mailbox that finds these, in this order of asking.
 struct Finding {
-    answers: Vec<Found>,
+    answers: Vec<FoundCopies>,
     asked: Vec<Asked>,
 }
 
@@ -47,7 +47,7 @@ impl Mailbox for Finding {
         unreachable!()
     }
 
-    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<FoundCopies, MailboxError> {
         self.asked.push((wanted.since, wanted.matching, wanted.not_before));
         Ok(self.answers.remove(0))
     }
@@ -64,7 +64,7 @@ impl Mailbox for Finding {
 }
 
 impl ReadableMailbox for Finding {
-    fn presence(&mut self, _: &[Recorded<'_>]) -> Result<Seen, MailboxError> {
+    fn presence(&mut self, _: &[Recorded<'_>]) -> Result<MailboxPresence, MailboxError> {
         unreachable!()
     }
 
@@ -81,9 +81,9 @@ fn at(uid: u32) -> Placement {
     Placement { uid_validity: 3, uid }
 }
 
-fn found(in_range: bool, uids: &[u32]) -> Found {
+fn found(in_range: bool, uids: &[u32]) -> FoundCopies {
     let copies = uids.iter().map(|uid| FoundCopy { placement: Some(at(*uid)), deleted: false }).collect();
-    Found { in_range, copies }
+    FoundCopies { in_range, copies }
 }
 
 fn from(uid: u32) -> Option<Position> {
@@ -91,7 +91,12 @@ fn from(uid: u32) -> Option<Position> {
 }
 
 /// What is found, by UID, and what was asked for. The caller itself had been looking for less.
-fn looked(id: Option<&str>, recorded: Option<u32>, has_uids: bool, answers: Vec<Found>) -> (Vec<u32>, Vec<Asked>) {
+fn looked(
+    id: Option<&str>,
+    recorded: Option<u32>,
+    has_uids: bool,
+    answers: Vec<FoundCopies>,
+) -> (Vec<u32>, Vec<Asked>) {
     let identity = Identity::of(b"x");
     let wanted = Wanted {
         message_id: id,
@@ -170,8 +175,8 @@ fn of_several_the_lowest_that_is_not_marked_is_the_one() {
     assert_eq!(copy.arrived(), datetime!(2026-09-21 14:13:20 UTC));
     let whereabouts = |copies: &[(u32, bool)]| {
         let copies = copies.iter().map(|(uid, deleted)| FoundCopy { placement: Some(at(*uid)), deleted: *deleted });
-        let found = Found { in_range: true, copies: copies.collect() };
-        let answers = if found.copies.is_empty() { vec![found, Found::default()] } else { vec![found] };
+        let found = FoundCopies { in_range: true, copies: copies.collect() };
+        let answers = if found.copies.is_empty() { vec![found, FoundCopies::default()] } else { vec![found] };
         let mut mailbox = Finding { answers, asked: Vec::new() };
         copy.locate(&mut mailbox, true).unwrap().map(|placement| placement.unwrap().uid)
     };

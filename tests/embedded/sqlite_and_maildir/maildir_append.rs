@@ -1,6 +1,6 @@
 //! A copy in a Maildir: stored once, however often it is appended, and found again whatever its reader did with it.
 
-use maildrop_command::mailbox::{Appended, Found, Mailbox, MaildirMailbox, Matching, NewCopy, Wanted};
+use maildrop_command::mailbox::{Appended, FoundCopies, Mailbox, MaildirMailbox, Matching, NewCopy, Wanted};
 use maildrop_command::message::Identity;
 use maildrop_command::message::Role;
 use maildrop_command::site::embedded::Embedded;
@@ -33,7 +33,7 @@ fn append(mailbox: &mut MaildirMailbox, bytes: &[u8], role: Role) {
     assert!(matches!(appended, Appended::Stored(None)), "{appended:?}");
 }
 
-fn find(mailbox: &mut MaildirMailbox, bytes: &[u8], role: Role) -> Found {
+fn find(mailbox: &mut MaildirMailbox, bytes: &[u8], role: Role) -> FoundCopies {
     mailbox
         .find(&Wanted {
             message_id: Some("1@x"),

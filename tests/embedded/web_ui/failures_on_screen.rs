@@ -1,6 +1,6 @@
 //! What failed before its journal has no attempt: the web UI and `trace` show it all the same.
 
-use super::screens_embedded::{Place, message};
+use super::screens_embedded::{SiteFolder, message};
 use crate::program::program;
 use crate::support::clients_and_processes;
 use crate::visitor::{rows, text};
@@ -10,7 +10,7 @@ use maildrop_command::mailbox::MailboxFailure;
 use maildrop_command::message::Identity;
 
 /// Two tries for doug of one message, and a refusal of another one for a stranger.
-fn fail(place: &Place) {
+fn fail(place: &SiteFolder) {
     let mut database = clients_and_processes::open(place.path());
     let mut record = |id: &str, recipient: &str, queue_id: &str, outcome: Outcome| {
         let (identity, lock) = (Identity::of(id.as_bytes()), LockName::new(DEFAULT_NAMESPACE, id.as_bytes()));
@@ -37,7 +37,7 @@ fn fail(place: &Place) {
 
 #[test]
 fn a_delivery_that_failed_before_its_journal_is_in_its_list_in_searches_and_on_a_page_of_its_own() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     fail(&place);
     let anna = place.visitor("viewer");
     for (query, count, has) in [
@@ -96,7 +96,7 @@ fn a_delivery_that_failed_before_its_journal_is_in_its_list_in_searches_and_on_a
 
 #[test]
 fn after_its_delivery_a_message_says_since_when_it_was_tried_and_statistics_count_it() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     for recipient in ["doug@x", "scuba@x"] {
         place.deliver(&message("late@x", "Late"), recipient, "4b").delivered();
     }
@@ -125,7 +125,7 @@ fn after_its_delivery_a_message_says_since_when_it_was_tried_and_statistics_coun
 
 #[test]
 fn trace_and_stats_tell_of_what_failed_before_its_journal() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     fail(&place);
     let run = |arguments: &[&str]| {
         let mut command = program(arguments);

@@ -2,7 +2,7 @@
 
 use crate::program::{PATIENCE, wait_for};
 use crate::visitor::{Answer, Page};
-use crate::web_ui::screens_embedded::{Place, make_up_links, message};
+use crate::web_ui::screens_embedded::{SiteFolder, make_up_links, message};
 use axum::http::StatusCode;
 use maildrop_command::config::Config;
 use maildrop_command::http::web::WebSettings;
@@ -14,7 +14,7 @@ const LEAST: &str = "[database]\nengine = \"postgresql\"\nhost = \"x\"\ndatabase
     [imap]\nhost = \"x\"\nuser = \"x\"\npassword_file = \"/x\"\n";
 
 /// The page of a place, where anna is an operator by the proxy's word, clara an admin, and everybody else what `more` says.
-fn page(place: &Place, more: &str) -> Page {
+fn page(place: &SiteFolder, more: &str) -> Page {
     let text = format!(
         "{LEAST}[web]\nlisten = \"/run/web.sock\"\npublic_url = \"http://127.0.0.1:8025/\"\n\
          trusted_user_header = \"X-Forwarded-User\"\ntrusted_user_roles = {{ anna = \"operator\", clara = \"admin\" }}\n{more}"
@@ -32,7 +32,7 @@ fn get(page: &Page, path: &str, headers: &[(&str, &str)]) -> Answer {
 
 #[test]
 fn whom_the_proxy_names_is_let_in_with_the_role_of_that_name() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     place.deliver(&message("one@x", "Figures"), "doug@x", "4bOne").delivered();
     let page = page(&place, "");
     let anna = [(USER, "anna")];
@@ -63,7 +63,7 @@ fn whom_the_proxy_names_is_let_in_with_the_role_of_that_name() {
 
 #[test]
 fn all_others_have_the_role_for_all_others() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let page = page(&place, "trusted_user_role = \"viewer\"\n");
     get(&page, "/", &[(USER, "boris@example.com")]).shown();
     assert_eq!(get(&page, "/again", &[(USER, "boris@example.com")]).status, StatusCode::FORBIDDEN);
@@ -72,7 +72,7 @@ fn all_others_have_the_role_for_all_others() {
 
 #[test]
 fn where_the_proxy_says_nothing_a_link_logs_in_and_where_it_speaks_its_word_counts() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let page = page(&place, "");
     assert_eq!(get(&page, "/", &[]).leads_to(), "/login");
     let visitor = place.visitor("viewer");
@@ -84,7 +84,7 @@ fn where_the_proxy_says_nothing_a_link_logs_in_and_where_it_speaks_its_word_coun
 
 #[test]
 fn what_another_site_sends_changes_nothing_though_the_proxy_knows_the_browser() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let page = page(&place, "");
     let clara = (USER, "clara");
     for from in [
@@ -105,7 +105,7 @@ fn what_another_site_sends_changes_nothing_though_the_proxy_knows_the_browser() 
 
 #[test]
 fn a_page_of_another_site_loads_nothing_and_a_link_from_there_is_followed() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     place.deliver(&message("one@x", "Figures"), "doug@x", "4bOne").delivered();
     let page = page(&place, "");
     let asked = |path: &str, from: &[(&str, &str)]| get(&page, path, &[from, &[(USER, "anna")]].concat());
@@ -141,7 +141,7 @@ fn a_page_of_another_site_loads_nothing_and_a_link_from_there_is_followed() {
 
 #[test]
 fn failures_are_counted_by_the_address_that_the_proxy_forwards() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let page = page(&place, "trusted_proxies = [\"unix\"]\n");
     // What a client writes into the header itself stands before what the proxy adds.
     for made_up in ["", "203.0.113.1, ", "192.0.2.2, "] {

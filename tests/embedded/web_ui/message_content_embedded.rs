@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const ALL: [&str; 4] = ["content", "html", "source", "parts/1"];
 
 /// A directory to which a message was delivered, for doug and for scuba.
-struct Place {
+struct SiteFolder {
     directory: TempDir,
     page: Page,
     message: String,
@@ -21,7 +21,7 @@ struct Place {
     path: String,
 }
 
-impl Place {
+impl SiteFolder {
     fn with(message: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         clients_and_processes::open(directory.path());
@@ -77,7 +77,7 @@ const LETTER: &str = "From: Lisa <lisa@gmail.com>\r\nTo: doug@x\r\nMessage-ID: <
 
 #[test]
 fn a_reader_sees_text_html_header_and_parts_and_it_is_written_down() {
-    let place = Place::with(LETTER);
+    let place = SiteFolder::with(LETTER);
     let reader = place.visitor("reader");
     let link = format!("href=\"{}/content\"", place.path);
     assert!(reader.get(&place.path).shown().contains(&link));
@@ -151,7 +151,7 @@ fn a_reader_sees_text_html_header_and_parts_and_it_is_written_down() {
 
 #[test]
 fn the_frame_shows_the_html_and_each_look_at_it_is_written_down() {
-    let place = Place::with(LETTER);
+    let place = SiteFolder::with(LETTER);
     let reader = place.visitor("reader");
     let shown = reader.get(&format!("{}/content", place.path));
     let frame = shown.shown().split("iframe").nth(1).expect("a frame").split("src=\"").nth(1).unwrap();
@@ -167,7 +167,7 @@ fn the_frame_shows_the_html_and_each_look_at_it_is_written_down() {
 
 #[test]
 fn messages_that_readers_do_not_take_have_so_much_memory_and_one_login_half_of_it() {
-    let place = Place::with(LETTER);
+    let place = SiteFolder::with(LETTER);
     // As much as a site takes by itself. Twice as much while it is read, and half of 250 MB for one login.
     let large = LETTER.replace("letter@x", "large@x")
         + &"a line of the body, as long as such a line may be\r\n".repeat(1_080_000);
@@ -188,7 +188,7 @@ fn messages_that_readers_do_not_take_have_so_much_memory_and_one_login_half_of_i
 
 #[test]
 fn a_viewer_sees_nothing_of_it_and_is_not_led_there() {
-    let place = Place::with(LETTER);
+    let place = SiteFolder::with(LETTER);
     let viewer = place.visitor("viewer");
     let about = viewer.get(&place.path);
     assert!(!about.shown().contains("/content") && !about.body.contains("Schöne"));
@@ -204,7 +204,7 @@ fn a_viewer_sees_nothing_of_it_and_is_not_led_there() {
 
 #[test]
 fn nothing_is_shown_that_cannot_be_written_down() {
-    let place = Place::with(LETTER);
+    let place = SiteFolder::with(LETTER);
     let reader = place.visitor("reader");
     let ledger = rusqlite::Connection::open(place.path().join("ledger.sqlite")).unwrap();
     ledger.execute("ALTER TABLE operations RENAME TO elsewhere", ()).unwrap();
@@ -221,7 +221,7 @@ fn nothing_is_shown_that_cannot_be_written_down() {
 
 #[test]
 fn what_is_gone_is_reported_to_be_gone_and_that_somebody_looked_is_written_down() {
-    let place = Place::with(LETTER);
+    let place = SiteFolder::with(LETTER);
     let reader = place.visitor("reader");
     std::fs::remove_dir_all(place.path().join("doug@x")).unwrap();
     assert!(reader.get(&format!("{}/content", place.path)).shown().contains("Schöne"), "scuba has it still");
@@ -252,7 +252,7 @@ fn what_is_gone_is_reported_to_be_gone_and_that_somebody_looked_is_written_down(
 
 #[test]
 fn there_is_no_part_beyond_the_last_and_no_html_where_there_is_none() {
-    let place = Place::with("From: Lisa <lisa@gmail.com>\nMessage-ID: <plain@x>\n\n\nplain\n");
+    let place = SiteFolder::with("From: Lisa <lisa@gmail.com>\nMessage-ID: <plain@x>\n\n\nplain\n");
     let reader = place.visitor("reader");
     assert!(!reader.get(&format!("{}/content", place.path)).shown().contains("<iframe"));
     for path in ["html", "parts/0", "parts/2", "parts/99999999999999999999"] {
@@ -274,7 +274,7 @@ fn what_a_stranger_wrote_is_text_and_what_turns_it_around_is_named() {
          Content-Type: multipart/mixed; boundary=b\n\n--b\n\n{hostile}\n--b\nContent-Type: text/{hostile}\n\
          Content-Disposition: attachment; filename*=utf-8''%22%3E%3Cscript%3Ealert(1)%3C/script%3E%E2%80%AEfdp.exe\n\n{hostile}\n--b--\n"
     );
-    let place = Place::with(&message);
+    let place = SiteFolder::with(&message);
     let reader = place.visitor("admin");
     let shown = reader.get(&format!("{}/content", place.path));
     for markup in ["<script>alert", "<img", "<b>bold", "onerror=alert(2)>'", "\u{202e}"] {
@@ -306,7 +306,7 @@ fn what_is_made_to_take_long_is_shown_all_the_same() {
     .into_iter()
     .enumerate()
     {
-        let place = Place::with(&format!("From: lisa@gmail.com\nMessage-ID: <{at}@x>\n{content}"));
+        let place = SiteFolder::with(&format!("From: lisa@gmail.com\nMessage-ID: <{at}@x>\n{content}"));
         let reader = place.visitor("reader");
         assert!(reader.get(&format!("{}/content", place.path)).shown().contains("Parts"), "{at}");
         let frame = reader.get(&format!("{}/html", place.path));
@@ -323,7 +323,7 @@ fn what_is_too_much_is_cut_and_that_is_reported() {
         long.repeat(10_000),
         "<p>much</p>\n".repeat(900_000)
     );
-    let place = Place::with(&message);
+    let place = SiteFolder::with(&message);
     let reader = place.visitor("reader");
     let shown = reader.get(&format!("{}/content", place.path));
     assert!(shown.shown().len() < 400_000 && shown.body.contains("These are the first 256 kB"), "{}", shown.body.len());

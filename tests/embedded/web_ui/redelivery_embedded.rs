@@ -3,7 +3,7 @@
 use crate::program::program;
 use crate::support::clients_and_processes;
 use crate::visitor::{Answer, Page, Visitor, copies, rows, text};
-use crate::web_ui::screens_embedded::{Place, message};
+use crate::web_ui::screens_embedded::{SiteFolder, message};
 use axum::http::StatusCode;
 use maildrop_command::delivery::lock_of_message_id;
 use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE, NamedLock};
@@ -29,12 +29,12 @@ fn empty(directory: &Path) {
     fs::remove_file(&found[0]).unwrap();
 }
 
-fn ledger(place: &Place) -> rusqlite::Connection {
+fn ledger(place: &SiteFolder) -> rusqlite::Connection {
     rusqlite::Connection::open(place.path().join("ledger.sqlite")).unwrap()
 }
 
 /// The operations log, the oldest first: who, what, whose mailbox, what came of it.
-fn log(place: &Place) -> Vec<String> {
+fn log(place: &SiteFolder) -> Vec<String> {
     let ledger = ledger(place);
     let mut rows = ledger
         .prepare(
@@ -50,8 +50,8 @@ fn of(answer: &Answer) -> StatusCode {
 }
 
 /// Delivered to doug and scuba; lisa, who wrote it, has her copy in Sent.
-fn delivered() -> Place {
-    let place = Place::new();
+fn delivered() -> SiteFolder {
+    let place = SiteFolder::new();
     place.deliver(&message("zero@x", "Nothing"), "lisa@gmail.com", "4bZero").delivered();
     place.deliver(&message("one@x", "Figures"), "doug@x", "4bOne").delivered();
     place.deliver(&message("one@x", "Figures"), "scuba@x", "4bOne").delivered();

@@ -19,12 +19,12 @@ use tempfile::TempDir;
 const ROLES: [&str; 4] = ["viewer", "reader", "operator", "admin"];
 
 /// A directory to which this was delivered, and its page.
-pub struct Place {
+pub struct SiteFolder {
     directory: TempDir,
     pub page: Page,
 }
 
-impl Place {
+impl SiteFolder {
     pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         clients_and_processes::open(directory.path());
@@ -67,7 +67,7 @@ pub fn message(id: &str, subject: &str) -> String {
 
 #[test]
 fn a_link_lets_one_person_in_once_and_logging_out_ends_it() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let link = place.link("anna", "viewer");
     assert!(link.starts_with("http://127.0.0.1:8025/login#"), "{link}");
     let nobody = place.page.ask("GET", "/messages/00?lock=1", &[], "");
@@ -104,7 +104,7 @@ fn a_link_lets_one_person_in_once_and_logging_out_ends_it() {
 
 #[test]
 fn a_link_says_whom_it_logs_in_and_a_click_ends_the_login_before_it() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let anna = place.visitor("admin");
     let link = place.link("mallory", "viewer");
     let token = format!("token={}&to=%2Flocks", link.trim().split_once('#').unwrap().1);
@@ -150,7 +150,7 @@ pub fn make_up_links(page: &Page, forwarded: &str) -> Answer {
 
 #[test]
 fn made_up_links_are_refused_after_a_while_and_who_is_logged_in_notices_nothing() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let (anna, link) = (place.visitor("viewer"), place.link("boris", "viewer"));
     let refused = make_up_links(&place.page, "192.0.2.1");
     assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "{refused:?}");
@@ -171,7 +171,7 @@ fn made_up_links_are_refused_after_a_while_and_who_is_logged_in_notices_nothing(
 
 #[test]
 fn a_form_that_comes_without_a_login_is_short() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     for path in ["/login", "/login/confirm"] {
         let answer = place.page.ask("POST", path, &[], &format!("token={}", "x".repeat(10_000)));
         assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE, "{path}");
@@ -180,7 +180,7 @@ fn a_form_that_comes_without_a_login_is_short() {
 
 #[test]
 fn a_login_is_ended_by_the_command_line_and_by_an_admin() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let (anna, boris) = (place.visitor("viewer"), place.page.log_in(&place.link("boris", "admin")));
     let id = |name: &str| {
         let sessions = place.sessions();
@@ -243,7 +243,7 @@ const PATHS: [(&str, &str, &str); 37] = [
 
 #[test]
 fn each_path_wants_its_role_and_a_login() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     for (method, path, least) in PATHS {
         let ours = ("sec-fetch-site", "same-origin");
         let nobody = place.page.ask(method, path, &[ours], "id=none");
@@ -264,7 +264,7 @@ fn each_path_wants_its_role_and_a_login() {
 
 #[test]
 fn what_another_site_sends_changes_nothing() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let anna = place.visitor("admin");
     for from in [
         &[("sec-fetch-site", "cross-site")][..],
@@ -294,7 +294,7 @@ fn what_another_site_sends_changes_nothing() {
 
 #[test]
 fn what_is_new_is_asked_for_from_a_little_before_the_last_answer() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let anna = place.visitor("viewer");
     place.deliver(&message("one@x", "One"), "lisa@gmail.com", "4b").delivered();
     // What is new is read again for some seconds: this one is older.
@@ -311,7 +311,7 @@ fn what_is_new_is_asked_for_from_a_little_before_the_last_answer() {
 
 #[test]
 fn each_answer_says_what_a_browser_may_do_with_it() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let anna = place.visitor("viewer");
     let cookie = ("cookie", anna.cookie.as_str());
     for (method, path, headers) in [
@@ -347,7 +347,7 @@ fn each_answer_says_what_a_browser_may_do_with_it() {
 
 #[test]
 fn what_strangers_write_stays_text() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let hostile = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'&amp;\u{202e}";
     let message =
         format!("From: {hostile} <a@x>\nTo: {hostile}\nMessage-ID: <{hostile}@x>\nSubject: {hostile}\n\nHello\n");
@@ -379,7 +379,7 @@ fn what_strangers_write_stays_text() {
 /// Each link leads somewhere, and no address is answered by a failure of ours, whatever it says.
 #[test]
 fn a_crawler_finds_no_link_that_leads_nowhere_and_no_address_that_breaks_it() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let hostile = "\"><script>alert(1)</script>'&\u{202e}";
     let hostile = format!("From: {hostile} <a@x>\nMessage-ID: <{hostile}@x>\nSubject: {hostile}\n\nHello\n");
     for recipient in ["scuba@x", "lisa@gmail.com", "doug@x"] {
@@ -395,7 +395,7 @@ fn a_crawler_finds_no_link_that_leads_nowhere_and_no_address_that_breaks_it() {
 
 #[test]
 fn each_filter_shows_what_it_names_and_nothing_else() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let two = message("two@x", "Quarterly figures");
     // She has a mailbox from now on, and so a Sent one.
     place.deliver(&message("one@x", "Backup"), "lisa@gmail.com", "4bOne").delivered();
@@ -493,7 +493,7 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
 
 #[test]
 fn a_list_is_a_file_with_the_filters_of_its_page() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     place.deliver(&message("one@x", "=HYPERLINK(\"http://evil.example\")"), "scuba@x", "4bOne").delivered();
     place.deliver(&message("two@x", "Backup, daily"), "doug@x", "4bTwo").delivered();
     let anna = place.visitor("admin");
@@ -537,7 +537,7 @@ fn a_list_is_a_file_with_the_filters_of_its_page() {
 
 #[test]
 fn a_message_without_subject_or_sender_is_named_as_such() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     place.deliver("Message-ID: <neither@x>\n\nHello\n", "scuba@x", "4b").delivered();
     let anna = place.visitor("viewer");
     let list = anna.get("/");
@@ -558,7 +558,7 @@ fn a_message_without_subject_or_sender_is_named_as_such() {
 
 #[test]
 fn the_next_page_begins_where_this_one_ends() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     for number in 0..53 {
         place
             .deliver(&message(&format!("{number}@x"), &format!("Number {number} of many")), "scuba@x", "4b")
@@ -582,7 +582,7 @@ fn the_next_page_begins_where_this_one_ends() {
 
 #[test]
 fn statistics_say_in_numbers_what_they_show_in_bars() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     place.deliver(&message("one@x", "One"), "scuba@x", "4b").delivered();
     place.deliver(&message("one@x", "One"), "doug@x", "4b").delivered();
     let anna = place.visitor("viewer");
@@ -593,7 +593,7 @@ fn statistics_say_in_numbers_what_they_show_in_bars() {
         assert!(text.contains("append 2 ") && page.body.contains("<svg"), "{text}");
     }
 
-    let place = Place::new();
+    let place = SiteFolder::new();
     place.deliver(&message("one@x", "One"), "scuba@x", "4b").delivered();
     let one = text(place.visitor("viewer").statistics("").shown());
     assert!(one.contains("Outcomes of 1 attempt delivered 1"), "{one}");
@@ -695,7 +695,7 @@ fn new_rows(anna: &Visitor<'_>, path: &str) -> (Vec<String>, String) {
 
 #[test]
 fn what_is_new_is_sent_to_each_list_that_it_is_part_of() {
-    let place = Place::new();
+    let place = SiteFolder::new();
     let anna = place.visitor("viewer");
     place.deliver(&message("one@x", "One"), "lisa@gmail.com", "4b").delivered();
     let two = message("two@x", "Two");

@@ -1,5 +1,5 @@
 //! A host that still has the program of an earlier release, beside hosts that have this one: the database is migrated by this one. Which
-//! earlier program, MAILDROP_TEST_OLD says (tests/old_program builds it).
+//! earlier program, MAILDROP_TEST_OLD says (tests/build_previous_release builds it).
 
 use crate::support::database::Engine;
 use crate::support::program::{Outcome, Running, feed};

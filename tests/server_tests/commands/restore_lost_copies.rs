@@ -7,7 +7,7 @@ use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::Manner;
 use maildrop_command::ledger::audit_queries::{RecordedCopy, Selection};
-use maildrop_command::operations::audit::{Audit, Gone};
+use maildrop_command::operations::audit::{Audit, NotInPlace};
 use maildrop_command::operations::redelivery;
 use std::time::Duration;
 
@@ -44,14 +44,14 @@ fn a_recreated_mailbox_gets_back_what_it_lost(engine: Engine) {
     let mut lisa = scene.look("lisa");
     lisa.run("DELETE Sent").unwrap();
     let everything = losses(&scene, None).gone;
-    assert_eq!(everything.iter().map(|(_, gone)| *gone).collect::<Vec<_>>(), [Gone::NoMailbox; 3]);
+    assert_eq!(everything.iter().map(|(_, gone)| *gone).collect::<Vec<_>>(), [NotInPlace::NoMailbox; 3]);
     lisa.run("CREATE Sent").unwrap();
     let a = scene.message("a").replace('\n', "\r\n");
     lisa.run(&format!("APPEND Sent (\\Seen) {{{}+}}\r\n{a}", a.len())).unwrap();
 
     let now_lost = losses(&scene, None);
     let ids: Vec<_> = now_lost.gone.iter().map(|(copy, gone)| (copy.message_id.clone(), *gone)).collect();
-    let [b, c] = ["b", "c"].map(|id| (scene.message_id(id), Gone::NewMailbox));
+    let [b, c] = ["b", "c"].map(|id| (scene.message_id(id), NotInPlace::NewMailbox));
     assert_eq!(ids, [b, c]);
     assert_eq!(losses(&scene, Some(&format!("{}/INBOX", scene.user("doug")))).gone.len(), 0);
 

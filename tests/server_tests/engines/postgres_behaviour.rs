@@ -65,13 +65,13 @@ fn the_folding_of_postgresql_18_is_that_of_the_program() {
 
 /// A table `seen` and a lock that nobody else uses, in a database that others use, too: a database of its own for each
 /// scenario takes longer than the scenario.
-struct Place {
+struct TableAndLock {
     host: String,
     schema: String,
     key: i64,
 }
 
-impl Place {
+impl TableAndLock {
     fn new(server: &str) -> Self {
         let id = Uuid::now_v7();
         let place = Self {
@@ -118,7 +118,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TableAndLock {
     fn drop(&mut self) {
         if !thread::panicking() {
             self.session().batch_execute(&format!("DROP SCHEMA {} CASCADE", self.schema)).unwrap();
@@ -147,7 +147,7 @@ fn pid(client: &mut Client) -> String {
 /// What one session sees that waited for the lock of another, which committed a row before letting go: `before` is run
 /// first, `waiting` while the lock is held, LOCK being the function that waits for it; the values of `waiting`.
 fn seen_after_waiting(server: &str, before: &str, waiting: &str) -> Vec<String> {
-    let place = Place::new(server);
+    let place = TableAndLock::new(server);
     let (mut holder, mut waiter) = (place.holder(), place.session());
     waiter.batch_execute(before).unwrap();
     let waiting = waiting.replace("LOCK", &format!("pg_advisory_xact_lock({})", place.key));
@@ -187,7 +187,7 @@ fn each_statement_of_a_batch_has_a_snapshot_of_its_own(server: &str) {
 
 /// A batch that locks and goes on never goes on without the lock; and without BEGIN all of it is one transaction.
 fn a_batch_ends_at_its_first_error(server: &str) {
-    let place = Place::new(server);
+    let place = TableAndLock::new(server);
     let mut client = place.session();
     client.batch_execute("INSERT INTO seen VALUES (1); SELECT 1/0; INSERT INTO seen VALUES (2)").unwrap_err();
     assert_eq!(value(&mut client, "SELECT count(*) FROM seen"), "0");
@@ -225,7 +225,7 @@ fn an_idle_lock_holds_back_no_vacuum_and_a_write_or_a_snapshot_does(server: &str
 
 /// That is why the look is a simple query: its client does not close the portal.
 fn an_extended_query_leaves_a_snapshot_behind_until_the_next_statement(server: &str) {
-    let place = Place::new(server);
+    let place = TableAndLock::new(server);
     let (mut holder, mut other) = (place.holder(), place.session());
     let of_holder =
         format!("SELECT coalesce(backend_xmin::text, '-') FROM pg_stat_activity WHERE pid = {}", pid(&mut holder));
@@ -239,7 +239,7 @@ fn an_extended_query_leaves_a_snapshot_behind_until_the_next_statement(server: &
 /// The worst thing that can happen to a lock: it is gone in the middle of the IMAP exchange, and nobody says so. Therefore
 /// the limit is set for the transaction, and the lock is asked for again before the last CRLF.
 fn a_session_that_idles_too_long_in_its_transaction_loses_the_lock_unawares(server: &str) {
-    let place = Place::new(server);
+    let place = TableAndLock::new(server);
     let mut other = place.session();
     let mut holder = place.session();
     // In one batch, within which it does not idle.
@@ -264,7 +264,7 @@ fn a_session_that_idles_too_long_in_its_transaction_loses_the_lock_unawares(serv
 
 /// What a pooler hands on to the next client must not be what we have set.
 fn a_setting_of_the_transaction_ends_with_it(server: &str) {
-    let place = Place::new(server);
+    let place = TableAndLock::new(server);
     let mut client = place.session();
     let before = value(&mut client, "SHOW lock_timeout");
     for end in ["COMMIT", "ROLLBACK"] {
@@ -277,7 +277,7 @@ fn a_setting_of_the_transaction_ends_with_it(server: &str) {
 
 /// 17 and later: 0 ends the timer that runs; any other value leaves it as it is.
 fn a_transaction_timeout_can_be_put_off_and_not_moved(server: &str) {
-    let place = Place::new(server);
+    let place = TableAndLock::new(server);
     let mut client = place.session();
     if server == "POSTGRES15" {
         let error = client.batch_execute("SET transaction_timeout = 0").unwrap_err();
@@ -298,7 +298,7 @@ fn a_transaction_timeout_can_be_put_off_and_not_moved(server: &str) {
 }
 
 fn a_lock_is_its_databases(server: &str) {
-    let (place, elsewhere) = (Place::new(server), TestDatabase::empty(server));
+    let (place, elsewhere) = (TableAndLock::new(server), TestDatabase::empty(server));
     let (_holder, mut other) = (place.holder(), place.session());
     assert_eq!(place.lock(&mut other), "f");
     assert_eq!(place.lock(&mut elsewhere.admin()), "t");
@@ -306,7 +306,7 @@ fn a_lock_is_its_databases(server: &str) {
 
 /// The record is written after a savepoint, so that it can be tried again.
 fn a_lock_taken_before_a_savepoint_outlives_its_rollback(server: &str) {
-    let (place, after) = (Place::new(server), Place::new(server));
+    let (place, after) = (TableAndLock::new(server), TableAndLock::new(server));
     let (mut holder, mut other) = (place.holder(), place.session());
     holder.batch_execute("SAVEPOINT s").unwrap();
     assert_eq!(after.lock(&mut holder), "t");
@@ -322,7 +322,7 @@ fn a_lock_taken_before_a_savepoint_outlives_its_rollback(server: &str) {
 
 /// `classid` and `objid` are unsigned; half of all keys are negative.
 fn the_list_of_locks_has_the_key_in_two_halves(server: &str) {
-    let place = Place::new(server);
+    let place = TableAndLock::new(server);
     let mut client = place.session();
     for key in [i64::MIN, -1, 0, 1, 0x7fff_ffff, 0x8000_0000, -0x8000_0000, i64::MAX] {
         client.batch_execute("BEGIN").unwrap();
@@ -337,7 +337,7 @@ fn the_list_of_locks_has_the_key_in_two_halves(server: &str) {
 
 /// Were the record written before APPEND, everybody else would wait here for IMAP.
 fn a_second_insert_of_a_key_waits_for_the_first_transaction(server: &str) {
-    let place = Place::new(server);
+    let place = TableAndLock::new(server);
     let (mut first, mut second) = (place.session(), place.session());
     first.batch_execute("BEGIN; INSERT INTO seen VALUES (1)").unwrap();
     second.batch_execute("SET lock_timeout = '100ms'").unwrap();

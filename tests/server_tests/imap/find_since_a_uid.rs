@@ -2,12 +2,12 @@
 
 use crate::support::container;
 use crate::support::imap_server::{ALL, Server, message, new_copy, position, somebody, stored, wanted};
-use maildrop_command::mailbox::{Found, FoundCopy, Mailbox, Matching, NewCopy, Placement, Position, Wanted};
+use maildrop_command::mailbox::{FoundCopies, FoundCopy, Mailbox, Matching, NewCopy, Placement, Position, Wanted};
 use maildrop_command::message::{Identity, Message};
 use std::process::Command;
 use time::Duration;
 
-fn uids(found: &Found) -> Vec<u32> {
+fn uids(found: &FoundCopies) -> Vec<u32> {
     found.copies.iter().filter_map(|copy| copy.placement).map(|placement| placement.uid).collect()
 }
 
@@ -20,7 +20,11 @@ fn what_another_session_appended_since_is_found() {
         stored(&mut mailbox, &ours);
         let since = position(&mut mailbox);
         let nothing = mailbox.find(&wanted(&ours, Some(since))).unwrap();
-        assert_eq!(nothing, Found { in_range: true, copies: Vec::new() }, "{server:?}: n:* gives the last one, too");
+        assert_eq!(
+            nothing,
+            FoundCopies { in_range: true, copies: Vec::new() },
+            "{server:?}: n:* gives the last one, too"
+        );
         let mut another = server.open(&user, "INBOX");
         stored(&mut another, &message("<same@mail.example>", "a stranger's, with our Message-ID"));
         stored(&mut another, &ours);
@@ -31,7 +35,7 @@ fn what_another_session_appended_since_is_found() {
         let found = mailbox.find(&wanted(&ours, Some(since))).unwrap();
         let at =
             |uid| FoundCopy { placement: Some(Placement { uid_validity: since.uid_validity, uid }), deleted: false };
-        assert_eq!(found, Found { in_range: true, copies: vec![at(3), at(5)] }, "{server:?}");
+        assert_eq!(found, FoundCopies { in_range: true, copies: vec![at(3), at(5)] }, "{server:?}");
     }
 }
 
