@@ -343,12 +343,12 @@ CREATE TABLE IF NOT EXISTS notifications (
     tries        SMALLINT UNSIGNED NOT NULL DEFAULT 0,
     last_status  SMALLINT UNSIGNED NULL COMMENT 'the HTTP status of the last try',
     last_error   TEXT NULL,
-    failed_at    DATETIME(6) NULL COMMENT 'UTC; when it was given up',
+    given_up_at  DATETIME(6) NULL COMMENT 'UTC; when it was given up',
     PRIMARY KEY (subscription, event),
     -- The notifier: the next ones of a subscription.
     KEY notifications_by_due (subscription, due_at, event),
     -- `check`, `stats` and the web UI: those that were given up, and since when.
-    KEY notifications_by_failure (failed_at)
+    KEY notifications_given_up (given_up_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'events that a subscription has not received yet';
 

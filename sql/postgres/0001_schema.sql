@@ -345,13 +345,13 @@ CREATE TABLE notifications (
     tries        smallint    NOT NULL DEFAULT 0,
     last_status  smallint,             -- the HTTP status of the last try
     last_error   text,
-    failed_at    timestamptz,          -- when it was given up
+    given_up_at  timestamptz,          -- when it was given up
     PRIMARY KEY (subscription, event)
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 -- The notifier: a subscription's next ones.
 CREATE INDEX notifications_due ON notifications (subscription, due_at, event) WHERE due_at IS NOT NULL;
 -- `check`, `stats` and the web UI: those that were given up, and since when.
-CREATE INDEX notifications_failed ON notifications (failed_at) WHERE failed_at IS NOT NULL;
+CREATE INDEX notifications_given_up ON notifications (given_up_at) WHERE given_up_at IS NOT NULL;
 COMMENT ON TABLE notifications IS 'Events that a subscription has not received yet; due_at NULL: given up';
 
 -- Found by the event, first in the key; `prune` deletes them with their events.

@@ -35,7 +35,7 @@ pub(crate) struct Redeliver {
     confirmation: Confirmation,
     /// Notifications that were given up: the default
     #[arg(long, conflicts_with = "all")]
-    failed: bool,
+    given_up: bool,
     /// All events, whether the receiver has accepted them before or not
     #[arg(long, requires_all = ["subscription", "since"])]
     all: bool,

@@ -69,12 +69,12 @@ pub(crate) fn enqueue_range(
     subscription: Uuid,
     span: (i64, i64),
     after: Option<i64>,
-    only_failed: bool,
+    only_given_up: bool,
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
     let object = subscription.to_string();
     let change =
-        |database: &mut dyn Database| bulk::enqueue_range(database, subscription, span, after, only_failed, until);
+        |database: &mut dyn Database| bulk::enqueue_range(database, subscription, span, after, only_given_up, until);
     logged(database, by, Operation::NotifiedAgain, Some(&object), change, due_again)
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn redeliver(
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
     let object = subscription.map(|id| id.to_string());
-    let change = |database: &mut dyn Database| bulk::requeue_failed(database, subscription, since, until);
+    let change = |database: &mut dyn Database| bulk::requeue_given_up(database, subscription, since, until);
     logged(database, by, Operation::NotifiedAgain, object.as_deref(), change, due_again)
 }
 

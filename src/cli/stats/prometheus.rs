@@ -66,7 +66,7 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
                 now.oldest_unpublished_s,
             ),
             ("maildrop_pending_notifications", "Notifications that are to be sent.", now.pending as f64),
-            ("maildrop_failed_notifications", "Notifications that were given up.", now.given_up as f64),
+            ("maildrop_given_up_notifications", "Notifications that were given up.", now.given_up as f64),
             ("maildrop_late_subscription_seconds", "By how much the most overdue subscription is late.", now.late_s),
             ("maildrop_paused_subscriptions", "Receivers that rest, since they did not answer.", now.resting as f64),
             ("maildrop_disabled_subscriptions", "Subscriptions that were disabled.", now.disabled as f64),

@@ -128,7 +128,7 @@ fn summary_text(trace: &MessageTrace) -> String {
                 event.r#type.clone(),
                 format!("{}/{}", event.user, event.mailbox),
                 to.subscription.to_string(),
-                to.state.to_owned(),
+                to.state.replace('_', " "),
                 to.tries.to_string(),
                 to.last.clone().unwrap_or_default(),
             ]

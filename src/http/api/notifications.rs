@@ -65,13 +65,13 @@ pub(super) fn recover(call: &ApiRequest, database: &mut dyn Database) -> Result<
     let since = fields.moment("since").flatten();
     let since = fields.required("since", since);
     let until = fields.moment("until").flatten().unwrap_or_else(timestamp::now);
-    let only = fields.word("only", Some("failed"), ["failed", "all"]).unwrap_or("failed");
+    let only = fields.word("only", Some("given_up"), ["given_up", "all"]).unwrap_or("given_up");
     let after = fields.position("after").flatten();
     fields.end()?;
     is_verified(&one)?;
     let since = since.unwrap_or(until);
     let (span, soon) = ((since, until), Some(notifications::soon()));
-    let queued = notifications::enqueue_range(database, call.actor(), one.id, span, after, only == "failed", soon)?;
+    let queued = notifications::enqueue_range(database, call.actor(), one.id, span, after, only == "given_up", soon)?;
     Ok(accepted(match queued.next {
         None => json!({ "notifications": queued.notifications }),
         Some(next) => json!({ "notifications": queued.notifications, "next": next }),
@@ -82,8 +82,8 @@ pub(super) fn notifications(call: &ApiRequest, database: &mut dyn Database) -> R
     call.query.reject_unknown(&["cursor", "limit", "state"])?;
     let one = call.subscription(database)?;
     let (limit, before) = (call.query.limit()?, call.query.cursor(|text| text.parse().ok())?);
-    let failed = call.query.word("state", ["pending", "failed"])?.map(|state| state == "failed");
-    let found = notifications::pending(database, one.id, before.unwrap_or(i64::MAX), failed, limit)?;
+    let given_up = call.query.word("state", ["pending", "given_up"])?.map(|state| state == "given_up");
+    let found = notifications::pending(database, one.id, before.unwrap_or(i64::MAX), given_up, limit)?;
     let next = found.last().filter(|_| found.len() == limit).map(|last| format!("1.{}", last.position));
     let goes_on = next.is_some();
     let items = found.iter().map(|pending| json!(pending)).collect();

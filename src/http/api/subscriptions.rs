@@ -45,7 +45,7 @@ fn shown(one: &Subscription) -> Value {
         "created_at": timestamp::exact(one.created_at),
         "updated_at": timestamp::exact(one.updated_at),
         "pending": one.progress.pending,
-        "failed": one.progress.given_up,
+        "given_up": one.progress.given_up,
         "failures": one.progress.failures,
         "last_failure": one.progress.last_failure,
         "resting_until": one.progress.resting_until.map(timestamp::exact),

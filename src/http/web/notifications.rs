@@ -42,7 +42,7 @@ fn delivery_to(event: &NotifiedEvent, to: &NotifiedSubscription, viewer: &WebSes
         "pending" => "wait",
         _ => "bad",
     };
-    let state = html! { span class=(class) { (to.state) } };
+    let state = html! { span class=(class) { (to.state.replace('_', " ")) } };
     let state = if viewer.role >= Screen::Subscriptions.least() {
         html! { a href={ "/subscriptions/" (to.subscription) "/events/" (event.event) } { (state) } }
     } else {

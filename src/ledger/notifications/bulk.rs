@@ -85,7 +85,7 @@ type Condition = (String, Vec<Value<'static>>);
 /// Those that were given up, since a moment or at any time.
 pub(crate) fn given_up_since(since: Option<i64>) -> Condition {
     match since {
-        Some(since) => ("due_at IS NULL AND failed_at >= ?".to_owned(), vec![Value::Moment(since)]),
+        Some(since) => ("due_at IS NULL AND given_up_at >= ?".to_owned(), vec![Value::Moment(since)]),
         None => ("due_at IS NULL".to_owned(), Vec::new()),
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn count_events(database: &mut dyn Database, subscription: Uuid, sinc
 ///
 /// # Errors
 /// If the database fails; the last batch may then be committed or not.
-pub(crate) fn requeue_failed(
+pub(crate) fn requeue_given_up(
     database: &mut dyn Database,
     subscription: Option<Uuid>,
     since: Option<i64>,
@@ -175,7 +175,7 @@ pub(crate) fn requeue_failed(
 }
 
 /// Queues for a subscription the events that match it, are of this span of time, and are beyond this position. With
-/// `only_failed`, only those whose notifications were given up. If a batch fails, the notifications of earlier batches stay due.
+/// `only_given_up`, only those whose notifications were given up. If a batch fails, the notifications of earlier batches stay due.
 ///
 /// # Errors
 /// If the database fails; the last batch may then be committed or not.
@@ -184,7 +184,7 @@ pub(crate) fn enqueue_range(
     subscription: Uuid,
     (since, before): (i64, i64),
     beyond: Option<i64>,
-    only_failed: bool,
+    only_given_up: bool,
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
     let (dialect, now, doing) = (database.dialect(), now(database.dialect()), "sending again what happened");
@@ -192,7 +192,7 @@ pub(crate) fn enqueue_range(
     let moments = [Value::Moment(since), Value::Moment(before)];
     let id = Value::Uuid(subscription);
     let queue = super::history::wake(dialect, now);
-    if only_failed {
+    if only_given_up {
         let which = format!(
             "due_at IS NULL AND EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event AND {span})"
         );
@@ -278,7 +278,7 @@ pub(crate) fn give_up(
          THEN GREATEST({now}, COALESCE(paused_until, {now})) END WHERE subscription = ?"
     );
     let change = format!(
-        "UPDATE notifications SET due_at = NULL, failed_at = {now}, last_status = NULL, last_error = '{MANUALLY}'"
+        "UPDATE notifications SET due_at = NULL, given_up_at = {now}, last_status = NULL, last_error = '{MANUALLY}'"
     );
     let change = Change {
         doing: "dropping pending notifications",

@@ -29,7 +29,7 @@ pub(crate) struct NotifiedEvent {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NotifiedSubscription {
     pub(crate) subscription: Uuid,
-    /// `accepted`, `pending`, `given up`.
+    /// `accepted`, `pending`, `given_up`.
     pub(crate) state: &'static str,
     pub(crate) tries: u64,
     /// The outcome of the last try, and when it began.
@@ -83,7 +83,7 @@ fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<Notified
     for (position, subscription, is_due) in waiting(database, &positions)? {
         let nothing = NotifiedSubscription { subscription, state: "", tries: 0, last: None, last_at: None };
         let to = all.entry((position, subscription)).or_insert(nothing);
-        to.state = if is_due { "pending" } else { "given up" };
+        to.state = if is_due { "pending" } else { "given_up" };
     }
     for ((position, _), to) in all {
         if let Some(event) = events.get_mut(&position) {

@@ -110,7 +110,7 @@ pub(crate) struct Pending {
     #[serde(serialize_with = "as_event")]
     pub(crate) event: Uuid,
     pub(crate) r#type: String,
-    /// `pending` or `failed`.
+    /// `pending` or `given_up`.
     pub(crate) state: String,
     pub(crate) tries: u32,
     #[serde(serialize_with = "timestamp::serialize_optional")]
@@ -119,16 +119,16 @@ pub(crate) struct Pending {
     pub(crate) last_error: Option<String>,
     /// When the notifier gave the notification up.
     #[serde(serialize_with = "timestamp::serialize_optional")]
-    pub(crate) failed_at: Option<i64>,
+    pub(crate) given_up_at: Option<i64>,
 }
 
-columns_of! { Pending: position, event, r#type, state, tries, due_at, last_status, last_error, failed_at }
+columns_of! { Pending: position, event, r#type, state, tries, due_at, last_status, last_error, given_up_at }
 
 fn as_event<S: serde::Serializer>(event: &Uuid, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("evt_{}", event.simple()))
 }
 
-/// The undelivered notifications of a subscription whose events are before this position, the newest first. `failed`
+/// The undelivered notifications of a subscription whose events are before this position, the newest first. `given_up`
 /// selects only those that were given up (`true`), or only those that were not (`false`).
 ///
 /// # Errors
@@ -137,10 +137,10 @@ pub(crate) fn pending(
     database: &mut dyn Database,
     subscription: Uuid,
     before: i64,
-    failed: Option<bool>,
+    given_up: Option<bool>,
     most: usize,
 ) -> Result<Vec<Pending>, DatabaseError> {
-    let which = match failed {
+    let which = match given_up {
         None => "n.event < ?",
         Some(true) => "n.event < ? AND n.due_at IS NULL",
         Some(false) => "n.event < ? AND n.due_at IS NOT NULL",
@@ -170,11 +170,11 @@ fn undelivered(
 ) -> Result<Vec<Pending>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT n.event, {}, e.type, CASE WHEN n.due_at IS NULL THEN 'failed' ELSE 'pending' END, n.tries, {}, n.last_status, n.last_error, {} FROM notifications n \
+        "SELECT n.event, {}, e.type, CASE WHEN n.due_at IS NULL THEN 'given_up' ELSE 'pending' END, n.tries, {}, n.last_status, n.last_error, {} FROM notifications n \
          JOIN events e ON e.position = n.event WHERE n.subscription = ? AND {which} ORDER BY n.event DESC LIMIT {most}",
         dialect.uuid("e.event"),
         dialect.microseconds("n.due_at"),
-        dialect.microseconds("n.failed_at"),
+        dialect.microseconds("n.given_up_at"),
     );
     let values = [Value::Uuid(subscription), Value::Integer(position)];
     database.query("reading pending notifications", &sql, &values)
@@ -308,7 +308,7 @@ pub(crate) fn enqueue_event(database: &mut dyn Database, subscription: Uuid, eve
 
 /// The assignments that make a notification due now, with its tries reset.
 pub(super) fn due_again(now: &str) -> String {
-    format!("due_at = {now}, tries = 0, failed_at = NULL")
+    format!("due_at = {now}, tries = 0, given_up_at = NULL")
 }
 
 /// The clause of an INSERT that makes an existing notification due now.

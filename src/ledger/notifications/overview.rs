@@ -83,7 +83,7 @@ pub(crate) fn at_a_glance(database: &mut dyn Database, since: i64) -> Result<Opt
         "SELECT (SELECT count(*) FROM subscriptions), \
          (SELECT {} FROM (SELECT {OLDEST} AS oldest FROM subscriptions s WHERE s.state = 'active') t), \
          (SELECT count(*) FROM subscriptions WHERE state = 'disabled'), \
-         (SELECT count(*) FROM notifications WHERE failed_at >= ?)",
+         (SELECT count(*) FROM notifications WHERE given_up_at >= ?)",
         dialect.seconds_between("min(t.oldest)", now),
     );
     let (tables, moments) = ("events notifications subscriptions", [Value::Moment(since)]);

@@ -52,7 +52,7 @@ fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Stateme
     for one in settlement.attempts {
         let Some(position) = one.position else { continue };
         let (status, outcome) = (Value::optional_number(one.status), Value::Text(&one.outcome));
-        let (next_at, failed_at) = match one.next {
+        let (next_at, given_up_at) = match one.next {
             Next::Again(wait) => (later(dialect, wait), "NULL"),
             Next::GivenUp => ("NULL".into(), now),
             Next::Done => ("NULL".into(), "NULL"),
@@ -72,7 +72,7 @@ fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Stateme
             continue;
         }
         let change = format!(
-            "UPDATE notifications SET tries = tries + 1, due_at = {next_at}, last_status = ?, last_error = ?, failed_at = {failed_at} \
+            "UPDATE notifications SET tries = tries + 1, due_at = {next_at}, last_status = ?, last_error = ?, given_up_at = {given_up_at} \
              WHERE subscription = ? AND event = {position} AND {}",
             as_taken(dialect, &[(position, one.due_at)])
         );

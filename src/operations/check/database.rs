@@ -178,7 +178,7 @@ fn notifications(database: &mut dyn Database, here: bool) -> Found {
         (
             given_up > 0,
             format!("{given_up} notifications were given up"),
-            "maildrop_command notify status says for which subscriber; once it answers: maildrop_command notify redeliver --failed. \
+            "maildrop_command notify status says for which subscriber; once it answers: maildrop_command notify redeliver --given-up. \
              prune removes them with their events",
         ),
         (

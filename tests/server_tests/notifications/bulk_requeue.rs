@@ -33,7 +33,7 @@ fn very_many(scene: &mut Scene, subscription: Uuid, given_up: bool) {
     if given_up {
         let (id, now) = (literal(scene, subscription), now(scene));
         scene.database.execute(&format!(
-            "UPDATE notifications SET due_at = NULL, failed_at = {now}, tries = 3 WHERE subscription = {id}"
+            "UPDATE notifications SET due_at = NULL, given_up_at = {now}, tries = 3 WHERE subscription = {id}"
         ));
     }
 }

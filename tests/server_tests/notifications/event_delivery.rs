@@ -488,7 +488,7 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     }
     // What is to be notified again waits until it has answered, and it is asked no sooner.
     let now = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
-    let given_up = format!("UPDATE notifications SET due_at = NULL, failed_at = {now} WHERE subscription = {of_it}");
+    let given_up = format!("UPDATE notifications SET due_at = NULL, given_up_at = {now} WHERE subscription = {of_it}");
     scene.database.execute(&given_up);
     let again = ["notify", "redeliver", "--json"];
     let refused = scene.subcommand(&[&again[..], &["--subscription", &mute]].concat());
@@ -549,7 +549,7 @@ fn what_was_given_up_is_notified_once_more_when_somebody_says_so(engine: Engine)
     let now = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
     let of_it = if engine.is_postgres() { format!("'{id}'") } else { format!("X'{}'", id.simple()) };
     scene.database.execute(&format!(
-        "UPDATE notifications SET subscription = {of_it}, due_at = NULL, tries = 4, failed_at = {now}"
+        "UPDATE notifications SET subscription = {of_it}, due_at = NULL, tries = 4, given_up_at = {now}"
     ));
     assert_eq!(status(&scene)["subscriptions"][0]["given_up"], 2);
     let output_text =

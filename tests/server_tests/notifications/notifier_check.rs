@@ -85,7 +85,7 @@ fn who_is_notified_nothing_is_notified(engine: Engine) {
          VALUES ({rests}, {later}, {later}), ({due}, {ago}, NULL)"
     ));
     scene.database.execute(&format!(
-        "INSERT INTO notifications (subscription, event, due_at, failed_at) \
+        "INSERT INTO notifications (subscription, event, due_at, given_up_at) \
          VALUES ({due}, 1, {ago}, NULL), ({due}, 2, {ago}, NULL), ({rests}, 1, NULL, {ago})"
     ));
     let found = found_by("notifications");

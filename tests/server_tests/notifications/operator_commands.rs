@@ -127,7 +127,7 @@ fn one_that_is_disabled_manually_is_notified_nothing_and_says_why(engine: Engine
     // It is notified after all; and then all once more.
     assert_eq!(operator.json(&["subscription", "resume", &one])["state"], "active");
     let redeliver = ["notify", "redeliver", "--since", "1h", "--subscription", &one];
-    assert_eq!(operator.json(&[&redeliver[..], &["--failed"]].concat()), json!({ "due_again": 3 }));
+    assert_eq!(operator.json(&[&redeliver[..], &["--given-up"]].concat()), json!({ "due_again": 3 }));
     wait_until("it is notified after all", || {
         receiver.taken("/quick/one").len() == 4 && scene.database.count(PENDING) == 0
     });
@@ -149,7 +149,7 @@ fn one_that_is_disabled_manually_is_notified_nothing_and_says_why(engine: Engine
         (64, &["notify", "give-up"]),
         (66, &["notify", "redeliver", "--subscription", nobody]),
         (64, &["notify", "redeliver", "--all", "--subscription", &one]),
-        (64, &["notify", "redeliver", "--all", "--failed", "--since", "1h", "--subscription", &one]),
+        (64, &["notify", "redeliver", "--all", "--given-up", "--since", "1h", "--subscription", &one]),
     ] {
         operator.refuses(exit, wrong);
     }

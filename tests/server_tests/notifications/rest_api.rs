@@ -96,7 +96,7 @@ fn a_developer_subscribes_is_notified_and_is_notified_again(engine: Engine) {
     let kept = || ask(&format!("GET {it}/notifications?state=pending"), None).good(200)["items"].clone();
     wait_until("it is kept", || kept().as_array().unwrap().len() == 1);
     assert_eq!(kept()[0]["type"], "message.delivered");
-    assert_eq!(ask(&format!("GET {it}/notifications?state=failed"), None).good(200)["items"], json!([]));
+    assert_eq!(ask(&format!("GET {it}/notifications?state=given_up"), None).good(200)["items"], json!([]));
     let changed = json!({ "state": "active", "types": null, "max_in_flight": 1, "description": null });
     let changed = ask(&format!("PATCH {it}"), Some(changed)).good(200);
     assert_eq!(

@@ -51,7 +51,7 @@ fn operator<'a>(page: &'a Page, people: &str) -> Visitor<'a> {
 /// one's.
 fn give_up(scene: &mut Scene) {
     let now = if scene.database.engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
-    scene.database.execute(&format!("UPDATE notifications SET due_at = NULL, failed_at = {now} WHERE tries > 0"));
+    scene.database.execute(&format!("UPDATE notifications SET due_at = NULL, given_up_at = {now} WHERE tries > 0"));
     scene
         .database
         .execute("UPDATE notification_attempts SET response = '<script>window.hit = 1</script> no room\u{202e}'");
@@ -72,7 +72,7 @@ fn activity_tells_of_it(scene: &mut Scene, page: &Page, people: &str) {
     let one = "WHERE event = (SELECT min(position) FROM events)";
     let disable = |state: &str| format!("UPDATE subscriptions SET state = '{state}' WHERE resource = 'domain'");
     scene.database.execute(&format!("UPDATE events SET created_at = created_at - {hours}"));
-    scene.database.execute(&format!("UPDATE notifications SET due_at = {now}, failed_at = NULL {one}"));
+    scene.database.execute(&format!("UPDATE notifications SET due_at = {now}, given_up_at = NULL {one}"));
     scene.database.execute(&disable("disabled"));
     let figures_text = operator(page, people).figures();
     assert!(
@@ -126,7 +126,7 @@ fn what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again(engine:
         assert!(one.contains(has), "{has}: {one}");
     }
     let shown = |show: &str| rows(anna.get(&format!("{it}?show={show}")).shown());
-    assert_eq!([shown("failed"), shown("pending"), shown("taken")], [2, 0, 0]);
+    assert_eq!([shown("given_up"), shown("pending"), shown("taken")], [2, 0, 0]);
     assert_eq!(anna.get(&format!("{it}?show=gone")).status.as_u16(), 404);
     assert_eq!(anna.get(&format!("{it}?before=x")).status.as_u16(), 404);
 

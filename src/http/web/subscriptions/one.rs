@@ -29,7 +29,7 @@ pub(in crate::http::web) struct Asked {
 
 /// The lists of notifications: the query parameter, and its label.
 const SHOWN: [(&str, &str); 4] =
-    [("", "Not accepted yet"), ("pending", "Pending"), ("failed", "Given up"), ("taken", "Accepted")];
+    [("", "Not accepted yet"), ("pending", "Pending"), ("given_up", "Given up"), ("taken", "Accepted")];
 
 /// The notifications of one page, and the position before which there may be more.
 enum NotificationPage {
@@ -51,23 +51,23 @@ pub(in crate::http::web) async fn show(
     let one = found(&page, &viewer, &id).await?;
     let (id, show, before) = (one.id, asked.show.clone(), before.unwrap_or(i64::MAX));
     let read = ask(&page, &viewer, move |database| {
-        let failed = match show.as_str() {
+        let given_up = match show.as_str() {
             "taken" => {
                 let (taken, onward) = notifications::taken(database, id, before, limit)?;
                 return Ok(NotificationPage::Taken(taken, onward));
             }
             "pending" => Some(false),
-            "failed" => Some(true),
+            "given_up" => Some(true),
             _ => None,
         };
-        let found = notifications::pending(database, id, before, failed, limit)?;
+        let found = notifications::pending(database, id, before, given_up, limit)?;
         let onward = found.last().filter(|_| found.len() == limit).map(|last| last.position);
         Ok(NotificationPage::Pending(found, onward))
     });
     let (found, to) = (read.await?, (&page, &viewer));
     match (file.format, found) {
         (Some(format), NotificationPage::Pending(all, onward)) => {
-            let columns = "event,type,state,tries,due_at,failed_at,last_status,last_error";
+            let columns = "event,type,state,tries,due_at,given_up_at,last_status,last_error";
             Ok(list_file::send(to, format, "notifications", columns, all, onward.is_some()))
         }
         (Some(format), NotificationPage::Taken(all, onward)) => {
@@ -240,7 +240,7 @@ fn event_link(subscription: Uuid, event: Uuid) -> Markup {
 pub(super) fn notification_state(one: &Pending) -> Markup {
     html! {
         @match one.due_at {
-            None => { span .bad { "given up" } @if let Some(at) = one.failed_at { " " (moment(at)) } }
+            None => { span .bad { "given up" } @if let Some(at) = one.given_up_at { " " (moment(at)) } }
             Some(_) => { span .wait { "pending" } }
         }
     }
