@@ -102,10 +102,9 @@ pub(crate) fn look<T>(
         }
         Err(RedeliveryError::Database(error)) => Err(error),
         Err(error) => {
-            let may_pass = matches!(error, RedeliveryError::OutOfReach(_));
+            let may_pass = matches!(error, RedeliveryError::OutOfReach { .. });
             let why = match error {
-                RedeliveryError::NoSource(why) => why,
-                RedeliveryError::OutOfReach(out_of_reach) => out_of_reach.why,
+                RedeliveryError::NoSource(why) | RedeliveryError::OutOfReach { why, .. } => why,
                 other => other.to_string(),
             };
             write(affected, &format!("not shown: {why}"))?;

@@ -9,13 +9,15 @@
 //!
 //! So copies of users who recently received mail alternate with the copies of all others. In both groups, copies that were never
 //! tried alternate with those that were tried longest ago. A user whose login is refused, or whose mailbox hangs, is tried once
-//! in a run, and proves nothing about the store.
+//! in a run.
+//!
+//! A run begins with a login of a user who [recently received mail](store_problem): if the store lets nobody in, no copy is tried.
 //!
 //! | failure | evidence about | the run |
 //! |---|---|---|
 //! | the store is unreachable, or ignores on whose behalf we log in | the store | ends after [`IN_A_ROW`] of them |
 //! | a mailbox does not answer, loses its connection, or violates the protocol | its user, or the store | passes over this user's other copies; ends after [`IN_A_ROW`] |
-//! | a login is refused | its user; or the store, if all logins are refused | passes over this user's other copies; after [`REFUSED`] users without any successful login, tries [another](lets_in_another), and ends if that is refused |
+//! | a login is refused | its user | passes over this user's other copies |
 //! | anything else | this copy | continues |
 
 use super::redelivery::{self, RedeliveryError};
@@ -24,7 +26,7 @@ use super::singleton_lock::Held;
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::{Deferral, Refusal};
-use crate::ledger::audit_queries::{self, OwedCopyKey, RecordedCopy};
+use crate::ledger::audit_queries::{self, OwedCopyKey};
 use crate::ledger::{Database, statistics, time_span};
 use crate::mailbox::MailboxFailure;
 use crate::site::Site;
@@ -46,9 +48,11 @@ const PART_OF_ITS_AGE: i64 = 8;
 const NEVER_TRIED: Duration = Duration::from_mins(1);
 /// A run ends after this number of consecutive failures of the mailbox store, since the next copy would fail too.
 const IN_A_ROW: u32 = 3;
-/// After this number of users whose logins are refused, while no login succeeds, a user who recently received mail is tried. If
-/// that login is refused too, our own account is, and the run ends: a server may lock out a client that continues.
+/// If the logins of this number of users are refused who recently received mail, our own account is, and no run begins: a server
+/// may lock out a client that continues.
 const REFUSED: usize = 3;
+/// The time limit of each of these logins.
+const LOGIN: Duration = Duration::from_secs(30);
 /// How many copies a run tries of each of the [groups](in_turns) at most. The next run continues with the rest.
 const MOST_OF_A_GROUP: usize = 5_000;
 /// How much longer than its delivery a copy may take, for the ledger's query before and its update after.
@@ -114,33 +118,32 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
     (watched.may_take)(LISTING);
     let mut ledger = site.open_database(None, all_of_it)?;
     let plan = Plan::now(site, ledger.as_mut())?;
+    let order = in_turns(&plan, ledger.as_mut())?;
     let mut run = OwedRun::default();
     let mut shown = FailureTracker::default();
-    for owed in in_turns(&plan, ledger.as_mut())? {
+    if !order.is_empty() {
+        (watched.may_take)(LOGIN * REFUSED as u32 + AROUND_A_DELIVERY);
+        run.problem = store_problem(site, ledger.as_mut())?;
+    }
+    for owed in order {
+        if run.problem.is_some() || watched.stop.load(Ordering::Acquire) {
+            break;
+        }
         if shown.should_skip(&owed) {
             run.passed_over += 1;
             continue;
         }
-        if watched.stop.load(Ordering::Acquire) || all_of_it.remaining() <= site.deadline() + AROUND_A_DELIVERY {
+        if all_of_it.remaining() <= site.deadline() + AROUND_A_DELIVERY {
             break;
         }
         (watched.may_take)(site.deadline() + AROUND_A_DELIVERY);
-        if let Err(problem) = held.is_still_ours() {
-            run.problem = Some(problem);
-            break;
-        }
-        if let Err(error) = try_to_finish(site, &owed, ledger.as_mut(), &mut shown, &mut run) {
-            run.problem = Some(error.to_string());
-            break;
-        }
-        if shown.may_be_our_account() {
-            (watched.may_take)(site.deadline() + AROUND_A_DELIVERY);
-            shown.let_in = lets_in_another(site, ledger.as_mut(), &shown.refused)?;
-        }
-        run.problem = shown.problem();
-        if run.problem.is_some() {
-            break;
-        }
+        run.problem = match held.is_still_ours() {
+            Err(problem) => Some(problem),
+            Ok(()) => match try_to_finish(site, &owed, ledger.as_mut(), &mut shown, &mut run) {
+                Err(error) => Some(error.to_string()),
+                Ok(()) => shown.problem(),
+            },
+        };
     }
     match statistics::owed_copies(ledger.as_mut(), None) {
         Ok(count) => run.still_owed = count,
@@ -166,8 +169,24 @@ fn try_to_finish(
         run.there_already += 1;
         return Ok(());
     };
+    let deadline = Deadline::after(site.deadline());
+    let outcome = ReplayOutcome::guarded(|| {
+        let ended = redelivery::finish(site, &copy, deadline);
+        match &ended {
+            Err(RedeliveryError::Refused(Refusal::Deferred(Deferral::Mailbox(failed) | Deferral::Unknown(failed)))) => {
+                shown.note(&copy.user, &[failed.failure]);
+            }
+            Err(RedeliveryError::OutOfReach { failures, .. }) => shown.note(&copy.recipient, failures),
+            Ok(_) | Err(_) => shown.note(&copy.user, &[]),
+        }
+        match ended {
+            Ok(manner) => Ok(manner.into()),
+            Err(error) if error.is_of_the_database() => Err(error),
+            Err(error) => Ok(error.into()),
+        }
+    });
     let (user, mailbox, message_id) = (&copy.user, &copy.mailbox, &copy.message_id);
-    match finish(site, &copy, shown)? {
+    match outcome? {
         ReplayOutcome::Delivered(_) => {
             info!(message_id, user, mailbox, "an owed copy is finished");
             run.finished += 1;
@@ -183,28 +202,26 @@ fn try_to_finish(
     Ok(())
 }
 
-/// Whether the store accepts a login for a user who recently received mail. If not, our own account is refused. The users who
-/// were refused prove nothing: they may not exist.
-fn lets_in_another(site: &Site, ledger: &mut dyn Database, refused: &BTreeSet<String>) -> Result<bool, DatabaseError> {
-    let others = audit_queries::newest_delivered_to(ledger)?;
-    let other = others.iter().find(|(user, _)| !refused.contains(user) && !site.is_service_account(user));
-    let Some((user, mailbox)) = other else { return Ok(false) };
-    Ok(match site.mailbox(user, mailbox, Deadline::after(site.deadline())) {
-        Ok(_) => true,
-        // These failures come only after a successful login.
-        Err(error) => matches!(
-            error.failure,
-            MailboxFailure::NoSuchMailbox | MailboxFailure::OverQuota | MailboxFailure::RefusedForGood
-        ),
-    })
-}
-
-/// Due copies: tried before or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
-    /// No run has tried the copy since its delivery.
-    Untried,
-    Tried,
+/// Why no copy is tried: the store cannot be reached, or does not let in users who recently received mail. A user with an owed
+/// copy would prove nothing, since that user may not exist.
+fn store_problem(site: &Site, ledger: &mut dyn Database) -> Result<Option<String>, DatabaseError> {
+    let mut refused = BTreeSet::new();
+    for (user, mailbox) in audit_queries::newest_delivered_to(ledger)? {
+        if site.is_service_account(&user) || refused.contains(&user) {
+            continue;
+        }
+        let Err(error) = site.mailbox(&user, &mailbox, Deadline::after(LOGIN)) else { return Ok(None) };
+        match FailureScope::of(error.failure) {
+            FailureScope::Store => return Ok(Some(format!("the mailbox store: {error}"))),
+            FailureScope::Login => drop(refused.insert(user)),
+            FailureScope::Copy | FailureScope::Mailbox => return Ok(None),
+        }
+        if refused.len() == REFUSED {
+            let problem = format!("the mailbox store has refused the logins of {REFUSED} users, and let nobody in");
+            return Ok(Some(problem));
+        }
+    }
+    Ok(None)
 }
 
 /// The figures that decide which copies are due.
@@ -220,12 +237,10 @@ impl Plan {
         Ok(Self { began: time_span::now(ledger)?, left_for })
     }
 
-    /// `None` if the copy is left to its author's mail program, or if its last try is too recent.
-    fn due(&self, owed: &OwedCopyKey) -> Option<Due> {
-        let (recorded_at, last_try) = (owed.recorded_at, owed.last_try);
-        let is_left = self.left_for.is_some_and(|left_for| recorded_at > self.began.saturating_sub(left_for));
-        let due = if was_tried(recorded_at, last_try) { Due::Tried } else { Due::Untried };
-        (!is_left && is_due(self.began, recorded_at, last_try)).then_some(due)
+    /// Not if the copy is left to its author's mail program, or if its last try is too recent.
+    fn is_due(&self, owed: &OwedCopyKey) -> bool {
+        let is_left = self.left_for.is_some_and(|left_for| owed.recorded_at > self.began.saturating_sub(left_for));
+        !is_left && is_due(self.began, owed.recorded_at, owed.last_try)
     }
 }
 
@@ -243,14 +258,13 @@ fn in_turns(plan: &Plan, ledger: &mut dyn Database) -> Result<Vec<OwedCopyKey>, 
         let page = audit_queries::owed_after(ledger, from)?;
         let Some(last) = page.last() else { break };
         after = Some(last.clone());
-        for owed in page {
+        for owed in page.into_iter().filter(|owed| plan.is_due(owed)) {
             let [untried, untried_strangers, tried, tried_strangers] = &mut groups;
-            let group = match (plan.due(&owed), known.contains(&owed.user)) {
-                (None, _) => continue,
-                (Some(Due::Untried), true) => untried,
-                (Some(Due::Untried), false) => untried_strangers,
-                (Some(Due::Tried), true) => tried,
-                (Some(Due::Tried), false) => tried_strangers,
+            let group = match (was_tried(owed.recorded_at, owed.last_try), known.contains(&owed.user)) {
+                (false, true) => untried,
+                (false, false) => untried_strangers,
+                (true, true) => tried,
+                (true, false) => tried_strangers,
             };
             if group.len() < MOST_OF_A_GROUP {
                 group.push_back(owed);
@@ -277,7 +291,7 @@ fn is_due(now: i64, recorded_at: i64, last_try: i64) -> bool {
 }
 
 /// How many copies a failure concerns, beyond the one that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FailureScope {
     /// Only this copy.
     Copy,
@@ -306,82 +320,30 @@ impl FailureScope {
 struct FailureTracker {
     /// Consecutive failures that may be the store's.
     in_a_row: u32,
-    /// Whether any copy was finished, or another user was let in.
-    let_in: bool,
-    /// Users whose logins were refused.
-    refused: BTreeSet<String>,
-    /// Users whose copies this run no longer tries.
-    users: BTreeSet<String>,
-    /// Recipients whose copies this run no longer tries: the message would come from a mailbox that has failed.
-    recipients: BTreeSet<String>,
+    /// Users whose copies this run no longer tries, and recipients: the message would come from a mailbox that has failed.
+    failed: BTreeSet<String>,
 }
 
 impl FailureTracker {
     /// Whether a copy would fail like an earlier one.
     fn should_skip(&self, copy: &OwedCopyKey) -> bool {
-        self.users.contains(&copy.user) || self.recipients.contains(&copy.recipient)
+        self.failed.contains(&copy.user) || self.failed.contains(&copy.recipient)
     }
 
-    /// Records the mailboxes that failed for a copy: the copy's own, or those that should have provided its message. None, if the
-    /// copy did not fail, or failed for a reason of its own.
-    fn note(&mut self, copy: &RecordedCopy, mailboxes: &[(String, MailboxFailure)]) {
-        let blames = || mailboxes.iter().map(|(user, failure)| (user, FailureScope::of(*failure)));
-        let any = |blame: FailureScope| blames().any(|(_, one)| one == blame);
-        self.in_a_row = if any(FailureScope::Store) || any(FailureScope::Mailbox) { self.in_a_row + 1 } else { 0 };
+    /// Records how a try has ended that concerns this user or recipient. `failures` is empty if no mailbox has failed.
+    fn note(&mut self, whose: &str, failures: &[MailboxFailure]) {
+        let worst = failures.iter().map(|failure| FailureScope::of(*failure)).max();
+        self.in_a_row = if worst >= Some(FailureScope::Mailbox) { self.in_a_row + 1 } else { 0 };
         // If the store has failed, that says nothing about any user.
-        if any(FailureScope::Store) {
-            return;
-        }
-        for (user, blame) in blames().filter(|(_, blame)| *blame != FailureScope::Copy) {
-            self.users.insert(user.clone());
-            if blame == FailureScope::Login {
-                self.refused.insert(user.clone());
-            }
-            if *user != copy.user {
-                self.recipients.insert(copy.recipient.clone());
-            }
+        if matches!(worst, Some(FailureScope::Login | FailureScope::Mailbox)) {
+            self.failed.insert(whose.to_owned());
         }
     }
 
     /// The reason to end the run, if there is one.
     fn problem(&self) -> Option<String> {
-        if self.in_a_row >= IN_A_ROW {
-            return Some("the mailbox store has failed several times in a row".into());
-        }
-        let refused = self.refused.len();
-        self.may_be_our_account()
-            .then(|| format!("the mailbox store has refused the logins of {refused} users, and let nobody in"))
+        (self.in_a_row >= IN_A_ROW).then(|| "the mailbox store has failed several times in a row".into())
     }
-
-    /// Whether our own account may be refused, rather than these users.
-    fn may_be_our_account(&self) -> bool {
-        self.refused.len() >= REFUSED && !self.let_in
-    }
-}
-
-/// Tries to finish a copy, and records what that shows about the store.
-fn finish(site: &Site, copy: &RecordedCopy, shown: &mut FailureTracker) -> Result<ReplayOutcome, RedeliveryError> {
-    let deadline = Deadline::after(site.deadline());
-    ReplayOutcome::guarded(|| {
-        let ended = redelivery::finish(site, copy, deadline);
-        let mailboxes = match &ended {
-            Err(RedeliveryError::Refused(Refusal::Deferred(Deferral::Mailbox(failed) | Deferral::Unknown(failed)))) => {
-                vec![(copy.user.clone(), failed.failure)]
-            }
-            Err(RedeliveryError::OutOfReach(out_of_reach)) => out_of_reach.mailboxes.clone(),
-            Ok(_) | Err(_) => Vec::new(),
-        };
-        shown.let_in |= ended.is_ok();
-        shown.note(copy, &mailboxes);
-        match ended {
-            Ok(manner) => Ok(manner.into()),
-            Err(
-                error @ (RedeliveryError::Database(_)
-                | RedeliveryError::Refused(Refusal::Deferred(Deferral::Database(_)))),
-            ) => Err(error),
-            Err(error) => Ok(error.into()),
-        }
-    })
 }
 
 #[cfg(test)]

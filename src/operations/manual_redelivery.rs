@@ -3,7 +3,7 @@
 //! the message's lock.
 
 use super::audit::{self, NotInPlace};
-use super::redelivery::{self, RedeliveryError};
+use super::redelivery;
 use super::replay::{self, ReplayOutcome, TOO_LARGE, message_of};
 use crate::base::deadline::Deadline;
 use crate::base::hex;
@@ -12,13 +12,17 @@ use crate::base::timestamp::span;
 use crate::database::DatabaseError;
 use crate::ledger::audit_queries::{self, DeliveredCopy, Mailboxes, RecordedCopy};
 use crate::ledger::deliveries::{DeliveryQuery, KnownDelivery, each_delivery, known_delivery};
+use crate::ledger::operations_log::{self, Actor, Affected, Operation};
 use crate::ledger::{CopyKey, Database, Outcome, time_span};
 use crate::lock::LockName;
 use crate::message::{Identity, Role};
 use crate::site::Site;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tracing::warn;
+
+/// How long the database may take for a row of the operations log.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 text_enum! {
     /// The kind of a redelivery.
@@ -89,103 +93,99 @@ impl SelectedCopy {
     }
 }
 
-/// A copy that can be redelivered, as far as the ledger shows.
-enum RedeliverableCopy {
-    Recorded(Box<RecordedCopy>),
-    Tried(Box<KnownDelivery>),
-}
-
-/// The description of a copy (`None` if the ledger has no such copy), and either the copy to deliver or the result of the
-/// request.
-type LocatedCopy = (Option<SelectedCopy>, Result<RedeliverableCopy, ReplayOutcome>);
-
-fn find(site: &Site, database: &mut dyn Database, request: RedeliveryRequest) -> Result<LocatedCopy, DatabaseError> {
-    let unknown = || Err(ReplayOutcome::Refused("the ledger does not know it any more".into()));
-    let RedeliveryRequest { kind, copy } = request;
-    if kind == RedeliveryKind::Deliver {
-        let Some(known) = known_delivery(database, &copy)? else { return Ok((None, unknown())) };
-        let selected = SelectedCopy::tried(copy, &known);
-        let found = if known.delivered {
-            Err(ReplayOutcome::AlreadyThere)
-        } else {
-            Ok(RedeliverableCopy::Tried(Box::new(known)))
-        };
-        return Ok((Some(selected), found));
-    }
-    let Some((copy, delivered)) = audit_queries::by_key(database, &copy)? else { return Ok((None, unknown())) };
-    let selected = SelectedCopy::of(&copy, kind);
-    let found = match (kind, delivered) {
-        (RedeliveryKind::Restore, false) => Err(ReplayOutcome::Refused("it is not delivered, but owed".into())),
-        (RedeliveryKind::Restore, true) => Ok(RedeliverableCopy::Recorded(Box::new(copy))),
-        (_, true) => Err(ReplayOutcome::AlreadyThere),
-        (_, false) => match left_to_its_author(site, database, &copy)? {
-            Some(left) => Err(ReplayOutcome::Deferred(left)),
-            None => Ok(RedeliverableCopy::Recorded(Box::new(copy))),
-        },
-    };
-    Ok((Some(selected), found))
-}
-
-/// Why an owed copy is not finished yet: its author's own mail program may still save one.
-fn left_to_its_author(
-    site: &Site,
-    database: &mut dyn Database,
-    copy: &RecordedCopy,
-) -> Result<Option<String>, DatabaseError> {
-    let Some(left_for) = site.left_to_authors_for() else { return Ok(None) };
-    let due = copy.recorded_at.saturating_add(time_span::microseconds(left_for));
-    let wait = u64::try_from(due.saturating_sub(time_span::now(database)?)).ok().filter(|wait| *wait > 0);
-    Ok(wait.map(|wait| {
-        let wait = span(Duration::from_micros(wait));
-        format!("it is left to its author's own mail program for {wait} more (sent.dedup_delay)")
-    }))
-}
-
-/// The effect of a request, if it were made now. `Delivered` has the text of that effect.
-#[derive(Debug)]
-pub(crate) struct Preview {
-    /// `None` if the ledger has no such copy.
+/// What became of a request, or would. In a preview, `Delivered` has the text of what would be done.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyOutcome {
+    /// `None` if the ledger does not know the copy any more, or cannot be queried.
     pub(crate) copy: Option<SelectedCopy>,
     pub(crate) outcome: ReplayOutcome,
     /// Whether the message to append may name another recipient: its Received fields stay, since the identity covers them.
     pub(crate) may_name_others: bool,
 }
 
-/// Previews a request. Nothing is written, created or locked.
-///
-/// # Errors
-/// If the ledger cannot be read.
-pub(crate) fn preview(site: &Site, request: RedeliveryRequest, deadline: Deadline) -> Result<Preview, DatabaseError> {
-    let mut database = site.open_to_ask(deadline)?;
-    let database = database.as_mut();
-    let (copy, found) = find(site, database, request)?;
-    let (outcome, may_name_others) = match found {
-        Err(outcome) => (outcome, false),
-        Ok(RedeliverableCopy::Tried(known)) => replayed(site, database, *known, true),
-        Ok(RedeliverableCopy::Recorded(recorded)) => match request.kind {
-            RedeliveryKind::Restore => restoring(site, database, &recorded, deadline)?,
-            _ => from_its_source(site, database, &recorded, "it is looked for there, and appended", deadline)?,
-        },
-    };
-    Ok(Preview { copy, outcome, may_name_others })
+/// What the ledger has of a copy that is to be delivered.
+enum Known {
+    Recorded(Box<RecordedCopy>),
+    Tried(Box<KnownDelivery>),
 }
 
-fn restoring(
+/// Finds the copy of a request. What the ledger has of it is an error if there is nothing to deliver.
+fn find(
     site: &Site,
     database: &mut dyn Database,
+    RedeliveryRequest { kind, copy }: RedeliveryRequest,
+) -> Result<(SelectedCopy, Result<Known, ReplayOutcome>), ReplayOutcome> {
+    let unknown = || ReplayOutcome::Refused("the ledger does not know it any more".into());
+    if kind == RedeliveryKind::Deliver {
+        let known = known_delivery(database, &copy)?.ok_or_else(unknown)?;
+        return Ok((SelectedCopy::tried(copy, &known), Ok(Known::Tried(known.into()))));
+    }
+    let (copy, delivered) = audit_queries::by_key(database, &copy)?.ok_or_else(unknown)?;
+    let is_wanted = match (kind, delivered) {
+        (RedeliveryKind::Restore, true) => Ok(()),
+        (RedeliveryKind::Restore, false) => Err(ReplayOutcome::Refused("it is not delivered, but owed".into())),
+        (_, true) => Err(ReplayOutcome::AlreadyThere),
+        (_, false) => may_be_finished(site, database, &copy),
+    };
+    Ok((SelectedCopy::of(&copy, kind), is_wanted.map(|()| Known::Recorded(copy.into()))))
+}
+
+/// An owed copy is not finished as long as its author's own mail program may still save one.
+fn may_be_finished(site: &Site, database: &mut dyn Database, copy: &RecordedCopy) -> Result<(), ReplayOutcome> {
+    let Some(left_for) = site.left_to_authors_for() else { return Ok(()) };
+    let due = copy.recorded_at.saturating_add(time_span::microseconds(left_for));
+    match u64::try_from(due.saturating_sub(time_span::now(database)?)) {
+        Err(_) | Ok(0) => Ok(()),
+        Ok(wait) => Err(ReplayOutcome::Deferred(format!(
+            "it is left to its author's own mail program for {} more (sent.dedup_delay)",
+            span(Duration::from_micros(wait))
+        ))),
+    }
+}
+
+/// Previews a request. Nothing is written, created or locked.
+pub(crate) fn preview(site: &Site, request: RedeliveryRequest, deadline: Deadline) -> CopyOutcome {
+    let mut copy = None;
+    let mut look = || {
+        if deadline.passed() {
+            return Err(ReplayOutcome::Deferred("there was no time to search the mailbox".into()));
+        }
+        let mut database = site.open_to_ask(deadline)?;
+        let (selected, known) = find(site, database.as_mut(), request)?;
+        copy = Some(selected);
+        match known? {
+            Known::Tried(known) => replayed(site, database.as_mut(), *known, true),
+            Known::Recorded(recorded) => planned(site, database.as_mut(), request.kind, &recorded, deadline),
+        }
+    };
+    let (outcome, may_name_others) = look().unwrap_or_else(|outcome| (outcome, false));
+    CopyOutcome { copy, outcome, may_name_others }
+}
+
+/// What would be done about a recorded copy, if there is a message to deliver, and whether that may name another recipient.
+fn planned(
+    site: &Site,
+    database: &mut dyn Database,
+    kind: RedeliveryKind,
     copy: &RecordedCopy,
     deadline: Deadline,
-) -> Result<(ReplayOutcome, bool), DatabaseError> {
-    let this = DeliveredCopy { message: copy.message, role: copy.role, placement: copy.placement, lowest: None };
-    let mailboxes = Mailboxes::from([((copy.user.clone(), copy.mailbox.clone()), vec![this])]);
-    let seen = audit::look(site, database, &mailboxes, deadline, &mut |_| {})?;
-    if let Some((_, _, error)) = seen.unseen.first() {
-        return Ok((ReplayOutcome::Deferred(format!("its mailbox cannot be looked at: {error}")), false));
+) -> Result<(ReplayOutcome, bool), ReplayOutcome> {
+    let mut done = "it is looked for there, and appended";
+    if kind == RedeliveryKind::Restore {
+        let this = DeliveredCopy { message: copy.message, role: copy.role, placement: copy.placement, lowest: None };
+        let mailboxes = Mailboxes::from([((copy.user.clone(), copy.mailbox.clone()), vec![this])]);
+        let seen = audit::look(site, database, &mailboxes, deadline, &mut |_| {})?;
+        if let Some((_, _, error)) = seen.unseen.first() {
+            return Err(ReplayOutcome::Deferred(format!("its mailbox cannot be looked at: {error}")));
+        }
+        match seen.gone.first() {
+            Some((_, gone)) if gone.now().is_none() => done = why_gone(*gone),
+            _ => return Err(ReplayOutcome::AlreadyThere),
+        }
     }
-    match seen.gone.first() {
-        Some((_, gone)) if gone.now().is_none() => from_its_source(site, database, copy, why_gone(*gone), deadline),
-        _ => Ok((ReplayOutcome::AlreadyThere, false)),
-    }
+    let wanted = (copy.message, &copy.identity);
+    let (message, _) = redelivery::message_and_its_place(site, database, wanted, Some(copy.key()), deadline)?;
+    Ok((ReplayOutcome::Delivered(done.to_owned()), message.keeps_received_for_others()))
 }
 
 /// Why a copy is gone, and what the redelivery does about that.
@@ -199,81 +199,77 @@ pub(crate) fn why_gone(gone: NotInPlace) -> &'static str {
     }
 }
 
-/// What would be done, if there is a message to deliver.
-fn from_its_source(
-    site: &Site,
-    database: &mut dyn Database,
-    copy: &RecordedCopy,
-    done: &str,
-    deadline: Deadline,
-) -> Result<(ReplayOutcome, bool), DatabaseError> {
-    let wanted = (copy.message, &copy.identity);
-    match redelivery::message_and_its_place(site, database, wanted, Some(copy.key()), deadline) {
-        Ok((message, _)) => Ok((ReplayOutcome::Delivered(done.to_owned()), message.keeps_received_for_others())),
-        Err(RedeliveryError::Database(error)) => Err(error),
-        // The delivery would then search for the author's own copy.
-        Err(RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_))
-            if copy.reason.is_some() && site.left_to_authors_for().is_some() =>
-        {
-            let what = "its author's own is looked for there: nothing is left to append";
-            Ok((ReplayOutcome::Delivered(what.into()), false))
-        }
-        Err(why) => Ok((why.into(), false)),
-    }
-}
-
-/// Redelivers a copy. First `begin` is called with the copy's description; if `begin` returns an error, nothing is done.
-pub(crate) fn deliver_again(
-    site: &Site,
-    request: RedeliveryRequest,
-    stop: &AtomicBool,
-    begin: impl FnOnce(&SelectedCopy) -> Result<(), String>,
-) -> (Option<SelectedCopy>, ReplayOutcome) {
+/// Redelivers a copy, only after an entry in the operations log.
+pub(crate) fn deliver_again(site: &Site, request: RedeliveryRequest, by: Actor<'_>) -> CopyOutcome {
     let found = site
         .open_to_ask(Deadline::after(site.deadline()))
+        .map_err(ReplayOutcome::from)
         .and_then(|mut database| find(site, database.as_mut(), request));
-    let (copy, found) = match found {
-        Ok((Some(copy), Ok(found))) => (copy, found),
-        Ok((copy, Err(outcome))) => return (copy, outcome),
-        Ok((None, Ok(_))) => return (None, ReplayOutcome::internal_error()),
-        Err(error) => return (None, error.into()),
+    let (copy, known) = match found {
+        Ok(found) => found,
+        Err(outcome) => return CopyOutcome { copy: None, outcome, may_name_others: false },
     };
-    if let Err(why) = begin(&copy) {
-        return (Some(copy), ReplayOutcome::Deferred(why));
-    }
-    let outcome = match found {
-        _ if stop.load(Ordering::Relaxed) => ReplayOutcome::Deferred("it was ended early".into()),
-        RedeliverableCopy::Tried(known) => {
-            let came = ReplayOutcome::guarded(|| {
-                let mut database = site.open_database(None, Deadline::after(site.deadline()))?;
-                Ok(replayed(site, database.as_mut(), *known, false).0)
-            });
-            came.unwrap_or_else(DatabaseError::into)
+    let outcome = known.and_then(|known| {
+        log(site, by, &copy, "").map_err(|error| {
+            ReplayOutcome::Deferred(format!("it cannot be written into the operations log: {error}"))
+        })?;
+        let outcome = deliver(site, request.kind, known).unwrap_or_else(ReplayOutcome::from);
+        let (result, detail) = (outcome.as_str(), outcome.detail());
+        let shown = if detail == result { result.to_owned() } else { format!("{result}: {detail}") };
+        if let Err(error) = log(site, by, &copy, &shown) {
+            warn!(%error, message_id = copy.message_id, shown, "the outcome of a redelivery is not in the operations log");
         }
-        RedeliverableCopy::Recorded(recorded) => {
-            let how = if request.kind == RedeliveryKind::Restore { redelivery::restore } else { redelivery::finish };
-            let came = redelivery::redeliver(site, &recorded, how);
-            came.unwrap_or_else(|error| ReplayOutcome::Refused(error.to_string()))
-        }
-    };
-    (Some(copy), outcome)
+        Ok(outcome)
+    });
+    CopyOutcome { copy: Some(copy), outcome: outcome.unwrap_or_else(|outcome| outcome), may_name_others: false }
 }
 
-/// Replays one delivery of the ledger, or reports what would be done. Also returns whether the appended message may name another
-/// recipient.
-fn replayed(site: &Site, database: &mut dyn Database, known: KnownDelivery, dry_run: bool) -> (ReplayOutcome, bool) {
-    let (message, envelope) = match message_of(site, database, known) {
-        Ok(read) => read,
-        Err(outcome) => return (outcome, false),
+fn log(site: &Site, by: Actor<'_>, copy: &SelectedCopy, outcome: &str) -> Result<(), DatabaseError> {
+    let operation = match copy.request.kind {
+        RedeliveryKind::Finish => Operation::FinishedOwed,
+        RedeliveryKind::Restore => Operation::Restored,
+        RedeliveryKind::Deliver => Operation::DeliveredAgain,
     };
+    let affected = Affected {
+        identity: Some(copy.identity.as_bytes()),
+        message_id: Some(&copy.message_id),
+        user: Some(&copy.user),
+        mailbox: Some(&copy.mailbox),
+        object: Some(&copy.recipient),
+    };
+    let mut database = site.open_to_ask(Deadline::after(PATIENCE))?;
+    operations_log::write(database.as_mut(), by, operation, affected, outcome)
+}
+
+fn deliver(site: &Site, kind: RedeliveryKind, known: Known) -> Result<ReplayOutcome, DatabaseError> {
+    match known {
+        Known::Tried(known) => ReplayOutcome::guarded(|| {
+            let mut database = site.open_database(None, Deadline::after(site.deadline()))?;
+            Ok(replayed(site, database.as_mut(), *known, false).map_or_else(|outcome| outcome, |(outcome, _)| outcome))
+        }),
+        Known::Recorded(recorded) if kind == RedeliveryKind::Restore => {
+            redelivery::redeliver(site, &recorded, redelivery::restore)
+        }
+        Known::Recorded(recorded) => redelivery::redeliver(site, &recorded, redelivery::finish),
+    }
+}
+
+/// Replays one delivery of the ledger, or reports what would be done, and whether the message may name another recipient.
+fn replayed(
+    site: &Site,
+    database: &mut dyn Database,
+    known: KnownDelivery,
+    dry_run: bool,
+) -> Result<(ReplayOutcome, bool), ReplayOutcome> {
+    let (message, envelope) = message_of(site, database, known)?;
     let limit = site.config().and_then(|config| config.delivery.message_size_limit);
-    let outcome = match envelope.envelopes().next() {
-        _ if limit.is_some_and(|limit| message.size() > limit) => ReplayOutcome::Refused(TOO_LARGE.into()),
-        Some(Ok(envelope)) => replay::deliver(site, database, &message, &envelope, dry_run),
-        Some(Err(why)) => ReplayOutcome::Refused(why),
-        None => ReplayOutcome::internal_error(),
-    };
-    (outcome, message.keeps_received_for_others())
+    if limit.is_some_and(|limit| message.size() > limit) {
+        return Err(ReplayOutcome::Refused(TOO_LARGE.into()));
+    }
+    let envelope = envelope.envelopes().next().ok_or_else(ReplayOutcome::internal_error)?;
+    let envelope = envelope.map_err(ReplayOutcome::Refused)?;
+    let outcome = replay::deliver(site, database, &message, &envelope, dry_run);
+    Ok((outcome, message.keeps_received_for_others()))
 }
 
 /// A delivery that did not succeed, and the result of its last attempt: `None` if that attempt has not ended.

@@ -5,7 +5,7 @@
 
 use crate::base::deadline::Deadline;
 use crate::database::{DatabaseError, DatabaseFailure};
-use crate::delivery::{Manner, Refusal};
+use crate::delivery::{Deferral, Manner, Refusal};
 use crate::ledger::audit_queries::{self, RecordedCopy, Selection};
 use crate::ledger::{CopyKey, Database};
 use crate::mailbox::{MailboxError, MailboxFailure, Matching, ReadableMailbox, Recorded, Wanted};
@@ -13,7 +13,6 @@ use crate::message::{Identity, Message, was_made_up};
 use crate::operations::audit::{self, Audit};
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
-use std::fmt::Write as _;
 use thiserror::Error;
 
 /// [`finish`] or [`restore`].
@@ -22,15 +21,12 @@ pub(crate) type Redelivery = fn(&Site, &RecordedCopy, Deadline) -> Result<Manner
 /// Why a copy could not be redelivered.
 #[derive(Debug, Error)]
 pub enum RedeliveryError {
-    /// No source of the message is kept, and no copy of it is left.
+    /// No copy of the message is left, and no source of it is kept that our role may read.
     #[error("nothing is left of the message to deliver: {0}")]
     NoSource(String),
-    /// No source of the message is kept, and a mailbox that may have a copy of it could not be read. A retry may succeed.
-    #[error("the message could not be read: {}", .0.why)]
-    OutOfReach(OutOfReach),
-    /// No copy of the message is left, and our role may not read the sources that are kept.
-    #[error("no copy of the message is left, and its source, if it is kept, is not for our role to read: {0}")]
-    SourcesDenied(DatabaseError),
+    /// No source of the message is kept, and mailboxes that may have a copy of it could not be read. A retry may succeed.
+    #[error("the message could not be read: {why}")]
+    OutOfReach { why: String, failures: Vec<MailboxFailure> },
     /// The delivery deferred or refused the copy.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -39,12 +35,11 @@ pub enum RedeliveryError {
     Database(#[from] DatabaseError),
 }
 
-/// Mailboxes that cannot be read now, but perhaps later.
-#[derive(Debug)]
-pub struct OutOfReach {
-    pub(crate) why: String,
-    /// The mailboxes' users, with the failure of each.
-    pub(crate) mailboxes: Vec<(String, MailboxFailure)>,
+impl RedeliveryError {
+    /// Whether every other copy would fail too.
+    pub(crate) fn is_of_the_database(&self) -> bool {
+        matches!(self, Self::Database(_) | Self::Refused(Refusal::Deferred(Deferral::Database(_))))
+    }
 }
 
 impl From<Manner> for ReplayOutcome {
@@ -61,8 +56,8 @@ impl From<RedeliveryError> for ReplayOutcome {
     fn from(error: RedeliveryError) -> Self {
         match error {
             RedeliveryError::Refused(refusal) => Self::from(&refusal),
-            RedeliveryError::Database(_) | RedeliveryError::OutOfReach(_) => Self::Deferred(error.to_string()),
-            RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_) => Self::Refused(error.to_string()),
+            RedeliveryError::Database(_) | RedeliveryError::OutOfReach { .. } => Self::Deferred(error.to_string()),
+            RedeliveryError::NoSource(_) => Self::Refused(error.to_string()),
         }
     }
 }
@@ -91,8 +86,6 @@ pub(crate) fn redeliver(site: &Site, copy: &RecordedCopy, how: Redelivery) -> Re
     let deadline = Deadline::after(site.deadline());
     ReplayOutcome::guarded(|| match how(site, copy, deadline) {
         Ok(manner) => Ok(manner.into()),
-        // The deliveries' role may not read sources, but the role for people may.
-        Err(RedeliveryError::SourcesDenied(error)) => Err(error),
         Err(RedeliveryError::Database(error)) if error.failure == DatabaseFailure::AccessDenied => Err(error),
         Err(error) => Ok(error.into()),
     })
@@ -105,9 +98,7 @@ pub(crate) fn redeliver(site: &Site, copy: &RecordedCopy, how: Redelivery) -> Re
 pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
     match redeliver_one(site, copy, false, deadline) {
         // Recipients may have filed or deleted their copies meanwhile, but the author's own copy may still exist.
-        Err(why @ (RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_)))
-            if site.left_to_authors_for().is_some() =>
-        {
+        Err(why @ RedeliveryError::NoSource(_)) if site.left_to_authors_for().is_some() => {
             authors_own(site, copy, deadline)?.ok_or(why)
         }
         ended => ended,
@@ -140,10 +131,7 @@ fn redeliver_one(
 /// If no message is left to deliver, searches for the copy that the author's mail program has saved. No lock is needed: nothing
 /// is appended, and the record of another process stays as it is.
 fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Option<Manner>, RedeliveryError> {
-    let out_of_reach = |error: MailboxError| {
-        let (why, mailboxes) = (error.to_string(), vec![(copy.user.clone(), error.failure)]);
-        RedeliveryError::OutOfReach(OutOfReach { why, mailboxes })
-    };
+    let out_of_reach = |error| RedeliveryError::Refused(Refusal::Deferred(Deferral::Mailbox(error)));
     // The mail program may have dated the copy with the day on which the message was written.
     let not_before = copy.arrived() - time::Duration::weeks(1);
     let wanted = Wanted { matching: Matching::MessageId, not_before, ..copy.wanted() };
@@ -183,17 +171,18 @@ pub(crate) fn message_and_its_place(
     deadline: Deadline,
 ) -> Result<(Message, MessageSource), RedeliveryError> {
     let same = |bytes: Vec<u8>| Message::receive(bytes).ok().filter(|message| message.identity() == identity);
-    let denied = match audit_queries::source(database, message) {
+    let mut why = match audit_queries::source(database, message) {
         Ok(source) => match source.and_then(same) {
             Some(message) => return Ok((message.for_any_recipient(), MessageSource::Ledger)),
-            None => None,
+            None => "its source is not kept (record.keep_source)".to_owned(),
         },
         // Most messages need no source: another copy exists, which the deliveries' role can read.
-        Err(error) if error.failure == DatabaseFailure::AccessDenied => Some(error),
+        Err(error) if error.failure == DatabaseFailure::AccessDenied => {
+            format!("its source, if it is kept (record.keep_source), is not for our role to read: {error}")
+        }
         Err(error) => return Err(error.into()),
     };
-    let mut why = String::from("its source is not kept (record.keep_source)");
-    let mut out_of_reach = Vec::new();
+    let mut failures = Vec::new();
     let mut others = audit_queries::of_message(database, message)?;
     // The copy to be delivered comes last: it may exist after all.
     others.sort_by_key(|other| Some(other.key()) == target);
@@ -201,31 +190,26 @@ pub(crate) fn message_and_its_place(
         let read = site
             .mailbox(&other.user, &other.mailbox, deadline)
             .and_then(|mut mailbox| read_wherever_it_is(mailbox.as_mut(), other));
-        match read {
-            Ok(Some(bytes)) => {
-                if let Some(message) = same(bytes) {
-                    let place = MessageSource::Mailbox { user: other.user.clone(), mailbox: other.mailbox.clone() };
-                    let message = as_it_came(site, message, other);
-                    let is_the_target = Some(other.key()) == target;
-                    return Ok((if is_the_target { message } else { message.for_any_recipient() }, place));
-                }
+        match read.map(|bytes| bytes.and_then(same)) {
+            Ok(Some(message)) => {
+                let place = MessageSource::Mailbox { user: other.user.clone(), mailbox: other.mailbox.clone() };
+                let message = as_it_came(site, message, other);
+                let is_the_target = Some(other.key()) == target;
+                return Ok((if is_the_target { message } else { message.for_any_recipient() }, place));
             }
-            Ok(None) => {
-                let _ = write!(why, "; not in {} of {} any more", other.mailbox, other.user);
-            }
+            Ok(None) => why += &format!("; not in {} of {} any more", other.mailbox, other.user),
             Err(error) => {
                 // A missing mailbox has no copy.
                 if error.trying_again_can_help() && error.failure != MailboxFailure::NoSuchMailbox {
-                    out_of_reach.push((other.user.clone(), error.failure));
+                    failures.push(error.failure);
                 }
-                let _ = write!(why, "; {error}");
+                why += &format!("; {error}");
             }
         }
     }
-    Err(match denied {
-        _ if !out_of_reach.is_empty() => RedeliveryError::OutOfReach(OutOfReach { why, mailboxes: out_of_reach }),
-        Some(error) => RedeliveryError::SourcesDenied(error),
-        None => RedeliveryError::NoSource(why),
+    Err(match failures.is_empty() {
+        true => RedeliveryError::NoSource(why),
+        false => RedeliveryError::OutOfReach { why, failures },
     })
 }
 

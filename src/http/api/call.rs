@@ -3,6 +3,7 @@
 use super::Api;
 use super::problem::{ApiFailure, Problem, Wrong};
 use crate::base::timestamp;
+use crate::database::DatabaseError;
 use crate::ledger::operations_log::Actor;
 use crate::ledger::{Database, public_reason};
 use crate::operations::subscriptions::{self, Subscription};
@@ -12,7 +13,8 @@ use axum::body::Bytes;
 use axum::http::StatusCode;
 use axum::http::header::LINK;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use url::form_urlencoded;
@@ -266,19 +268,50 @@ pub(super) fn accepted(body: Value) -> Response {
     (StatusCode::ACCEPTED, Json(body)).into_response()
 }
 
-/// A page of items, with a link to the next page in this parameter (RFC 8288), and with further fields.
-pub(super) fn page(
-    items: Vec<Value>,
-    next: Value,
-    query: &Query,
-    parameter: &str,
-    goes_on: bool,
-    mut body: Value,
-) -> Response {
-    let at = next.as_str().map_or_else(|| next.to_string(), ToOwned::to_owned);
-    let link = goes_on.then(|| [(LINK, format!("<{}>; rel=\"next\"", query.with(parameter, &at)))]);
-    if let Some(fields) = body.as_object_mut() {
-        fields.extend([("items".to_owned(), Value::Array(items)), ("next".to_owned(), next)]);
-    }
+/// A page of items, and the cursor of the next one, if there are more.
+pub(super) fn page(query: &Query, items: Vec<Value>, next: Option<impl fmt::Display>) -> Response {
+    // The version of the format: [`Query::cursor`] checks it.
+    let next = next.map(|next| format!("1.{next}"));
+    let body = json!({ "items": items, "next": next });
+    linked(query, next.map(|next| ("cursor", next)), body)
+}
+
+/// An answer with a link to the next page (RFC 8288): the parameter, and its value there.
+pub(super) fn linked(query: &Query, next: Option<(&str, String)>, body: Value) -> Response {
+    let link = next.map(|(parameter, at)| [(LINK, format!("<{}>; rel=\"next\"", query.with(parameter, &at)))]);
     (link, ok(body)).into_response()
+}
+
+/// How many rows are read at once, and how many at most for one answer. The token may see few of those that are read.
+const READ_AT_ONCE: usize = 500;
+const READ_AT_MOST: usize = 5000;
+
+/// Reads rows from `at` on, until there are as many visible items as `limit` allows. `read` gets a position and the number of
+/// rows; `show` returns the position of a row, and its item if the token may see it. Returns the items, the position that was
+/// reached, and whether there may be more.
+///
+/// # Errors
+/// If the rows cannot be read.
+pub(super) fn visible<Row, At>(
+    limit: usize,
+    mut at: At,
+    mut read: impl FnMut(&At, usize) -> Result<Vec<Row>, DatabaseError>,
+    show: impl Fn(&Row) -> (At, Option<Value>),
+) -> Result<(Vec<Value>, At, bool), DatabaseError> {
+    let (mut items, mut count) = (Vec::new(), 0);
+    loop {
+        let rows = read(&at, READ_AT_ONCE)?;
+        for row in &rows {
+            if items.len() == limit {
+                return Ok((items, at, true));
+            }
+            let item;
+            (at, item) = show(row);
+            items.extend(item);
+        }
+        count += rows.len();
+        if rows.len() < READ_AT_ONCE || count >= READ_AT_MOST {
+            return Ok((items, at, rows.len() == READ_AT_ONCE));
+        }
+    }
 }

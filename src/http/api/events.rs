@@ -1,22 +1,18 @@
 //! Events for clients that poll: in the order of their commits, without a gap.
 
-use super::call::{ApiRequest, page};
+use super::call::{ApiRequest, linked, visible};
 use super::problem::{ApiFailure, Problem};
 use crate::ledger::Database;
 use crate::ledger::notifications::TEST;
-use crate::operations::notifications;
+use crate::operations::notifications::{self, Due};
 use crate::webhook::payload;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-/// How many events are read at once, and how many at most for one answer. The token may see few of the events that are read.
-const READ_AT_ONCE: usize = 500;
-const READ_AT_MOST: usize = 5000;
-
 pub(super) fn list(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.reject_unknown(&["after", "limit"])?;
     let limit = call.query.limit()?;
-    let mut after = match call.query.one("after")? {
+    let after = match call.query.one("after")? {
         None => 0,
         Some("now") => notifications::newest(database)?,
         Some(text) => text
@@ -25,29 +21,16 @@ pub(super) fn list(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
             .filter(|after| *after >= 0)
             .ok_or_else(|| Problem::wrong_parameter("after", "what `next` said is wanted, or now"))?,
     };
-    let (mut items, mut read) = (Vec::new(), 0);
-    let goes_on = 'full: loop {
-        let events = notifications::events_after(database, after, READ_AT_ONCE.min(READ_AT_MOST))?;
-        for event in &events {
-            if items.len() == limit {
-                break 'full true;
-            }
-            after = event.position;
-            let sees = call.token.bounds.hold_copy(&event.recipient, &event.imap_user, &event.mailbox);
-            if sees && event.event_type != TEST {
-                items.push(
-                    serde_json::from_str(&payload::render(event, call.api.settings.public.as_deref()))
-                        .unwrap_or(Value::Null),
-                );
-            }
-        }
-        read += events.len();
-        if events.len() < READ_AT_ONCE {
-            break false;
-        }
-        if read >= READ_AT_MOST {
-            break true;
-        }
+    let read = |after: &i64, most| notifications::events_after(database, *after, most);
+    let show = |event: &Due| {
+        let sees = call.token.bounds.hold_copy(&event.recipient, &event.imap_user, &event.mailbox);
+        let item = || {
+            let text = payload::render(event, call.api.settings.public.as_deref());
+            serde_json::from_str(&text).unwrap_or(Value::Null)
+        };
+        (event.position, (sees && event.event_type != TEST).then(item))
     };
-    Ok(page(items, json!(after), &call.query, "after", goes_on, json!({})))
+    let (items, next, goes_on) = visible(limit, after, read, show)?;
+    let link = goes_on.then(|| ("after", next.to_string()));
+    Ok(linked(&call.query, link, json!({ "items": items, "next": next })))
 }

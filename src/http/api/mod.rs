@@ -116,70 +116,56 @@ enum Work {
     Source,
 }
 
-/// The required content type of the body.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Content {
-    Nothing,
-    Json,
-    MergePatch,
-    Message,
-}
-
-impl Content {
-    const fn media_type(self) -> Option<&'static str> {
-        match self {
-            Self::Nothing => None,
-            Self::Json => Some("application/json"),
-            Self::MergePatch => Some("application/merge-patch+json"),
-            Self::Message => Some("message/rfc822"),
-        }
-    }
-}
+/// The required media type of a body.
+type MediaType = Option<&'static str>;
+const NOTHING: MediaType = None;
+const JSON: MediaType = Some("application/json");
+const MERGE_PATCH: MediaType = Some("application/merge-patch+json");
+const MESSAGE: MediaType = Some("message/rfc822");
 
 struct Operation {
     method: Method,
     path: &'static str,
     scope: Scope,
-    content: Content,
+    content: MediaType,
     work: Work,
 }
 
-const fn operation(method: Method, path: &'static str, scope: Scope, content: Content, work: Work) -> Operation {
+const fn operation(method: Method, path: &'static str, scope: Scope, content: MediaType, work: Work) -> Operation {
     Operation { method, path, scope, content, work }
 }
 
 /// All operations. `openapi.json` documents the same ones.
 static OPERATIONS: [Operation; 19] = {
-    use Content::{Json, MergePatch, Message, Nothing};
     use Scope::SubscriptionsWrite as Write;
     use Scope::{EventsRead, MessagesContent, MessagesRead, MessagesWrite, SubscriptionsRead as Read};
     use Work::Ledger;
     [
-        operation(Method::GET, "/subscriptions", Read, Nothing, Ledger(subscriptions::list)),
-        operation(Method::POST, "/subscriptions", Write, Json, Ledger(subscriptions::create)),
-        operation(Method::GET, "/subscriptions/{id}", Read, Nothing, Ledger(subscriptions::show)),
-        operation(Method::PATCH, "/subscriptions/{id}", Write, MergePatch, Ledger(subscriptions::change)),
-        operation(Method::DELETE, "/subscriptions/{id}", Write, Nothing, Ledger(subscriptions::delete)),
-        operation(Method::GET, "/subscriptions/{id}/secret", Write, Nothing, Ledger(subscriptions::secret)),
-        operation(Method::POST, "/subscriptions/{id}/secret", Write, Nothing, Ledger(subscriptions::new_secret)),
-        operation(Method::POST, "/subscriptions/{id}/test", Write, Nothing, Ledger(notifications::test)),
-        operation(Method::POST, "/subscriptions/{id}/redeliver", Write, Json, Ledger(notifications::redeliver)),
-        operation(Method::POST, "/subscriptions/{id}/recover", Write, Json, Ledger(notifications::recover)),
+        operation(Method::GET, "/subscriptions", Read, NOTHING, Ledger(subscriptions::list)),
+        operation(Method::POST, "/subscriptions", Write, JSON, Ledger(subscriptions::create)),
+        operation(Method::GET, "/subscriptions/{id}", Read, NOTHING, Ledger(subscriptions::show)),
+        operation(Method::PATCH, "/subscriptions/{id}", Write, MERGE_PATCH, Ledger(subscriptions::change)),
+        operation(Method::DELETE, "/subscriptions/{id}", Write, NOTHING, Ledger(subscriptions::delete)),
+        operation(Method::GET, "/subscriptions/{id}/secret", Write, NOTHING, Ledger(subscriptions::secret)),
+        operation(Method::POST, "/subscriptions/{id}/secret", Write, NOTHING, Ledger(subscriptions::new_secret)),
+        operation(Method::POST, "/subscriptions/{id}/test", Write, NOTHING, Ledger(notifications::test)),
+        operation(Method::POST, "/subscriptions/{id}/redeliver", Write, JSON, Ledger(notifications::redeliver)),
+        operation(Method::POST, "/subscriptions/{id}/recover", Write, JSON, Ledger(notifications::recover)),
         operation(
             Method::GET,
             "/subscriptions/{id}/notifications",
             Read,
-            Nothing,
+            NOTHING,
             Ledger(notifications::notifications),
         ),
-        operation(Method::GET, "/subscriptions/{id}/attempts", Read, Nothing, Ledger(notifications::attempts)),
-        operation(Method::GET, "/events", EventsRead, Nothing, Ledger(events::list)),
-        operation(Method::GET, "/failures", MessagesRead, Nothing, Ledger(failures::list)),
-        operation(Method::GET, "/messages", MessagesRead, Nothing, Work::Search(search::messages)),
-        operation(Method::GET, "/messages/{id}", MessagesRead, Nothing, Ledger(messages::show)),
-        operation(Method::GET, "/messages/{id}/source", MessagesContent, Nothing, Work::Source),
-        operation(Method::POST, "/messages", MessagesWrite, Message, Work::Message),
-        operation(Method::GET, "/submissions/{id}", MessagesWrite, Nothing, Ledger(messages::show_submission)),
+        operation(Method::GET, "/subscriptions/{id}/attempts", Read, NOTHING, Ledger(notifications::attempts)),
+        operation(Method::GET, "/events", EventsRead, NOTHING, Ledger(events::list)),
+        operation(Method::GET, "/failures", MessagesRead, NOTHING, Ledger(failures::list)),
+        operation(Method::GET, "/messages", MessagesRead, NOTHING, Work::Search(search::messages)),
+        operation(Method::GET, "/messages/{id}", MessagesRead, NOTHING, Ledger(messages::show)),
+        operation(Method::GET, "/messages/{id}/source", MessagesContent, NOTHING, Work::Source),
+        operation(Method::POST, "/messages", MessagesWrite, MESSAGE, Work::Message),
+        operation(Method::GET, "/submissions/{id}", MessagesWrite, NOTHING, Ledger(messages::show_submission)),
     ]
 };
 
@@ -248,7 +234,7 @@ async fn answer(
         Work::Message => messages::take_in(call, headers, body).await,
         Work::Source => source::stream(call).await,
         Work::Ledger(work) => {
-            if operation.content != Content::Nothing {
+            if operation.content != NOTHING {
                 call.body = read(headers, body, LARGEST_BODY, BODY).await?;
             }
             let api = Arc::clone(&call.api);
@@ -319,13 +305,13 @@ fn unanswered_as(unanswered: &QueryFailure) -> Problem {
     }
 }
 
-fn check_content(wanted: Content, headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(wanted) = wanted.media_type() else { return Ok(()) };
+fn check_content(wanted: MediaType, headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(wanted) = wanted else { return Ok(()) };
     let is = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is = is.split(';').next().unwrap_or_default().trim();
     // Clients may send a change as plain JSON as well.
     let same = is.eq_ignore_ascii_case(wanted)
-        || (wanted == "application/merge-patch+json" && is.eq_ignore_ascii_case("application/json"));
+        || (Some(wanted) == MERGE_PATCH && JSON.is_some_and(|json| is.eq_ignore_ascii_case(json)));
     if same { Ok(()) } else { Err(Problem::another_media_type(wanted)) }
 }
 

@@ -84,10 +84,8 @@ pub(super) fn notifications(call: &ApiRequest, database: &mut dyn Database) -> R
     let (limit, before) = (call.query.limit()?, call.query.cursor(|text| text.parse().ok())?);
     let given_up = call.query.word("state", ["pending", "given_up"])?.map(|state| state == "given_up");
     let found = notifications::pending(database, one.id, before.unwrap_or(i64::MAX), given_up, limit)?;
-    let next = found.last().filter(|_| found.len() == limit).map(|last| format!("1.{}", last.position));
-    let goes_on = next.is_some();
-    let items = found.iter().map(|pending| json!(pending)).collect();
-    Ok(page(items, json!(next), &call.query, "cursor", goes_on, json!({})))
+    let next = found.last().filter(|_| found.len() == limit).map(|last| last.position);
+    Ok(page(&call.query, found.iter().map(|pending| json!(pending)).collect(), next))
 }
 
 pub(super) fn attempts(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {

@@ -1,6 +1,6 @@
 //! Searches of messages, in pages, for those that the token covers.
 
-use super::call::{ApiRequest, page};
+use super::call::{ApiRequest, linked};
 use super::messages::shown;
 use super::problem::{ApiFailure, Problem};
 use crate::base::timestamp;
@@ -43,12 +43,14 @@ pub(super) fn messages(call: &ApiRequest, database: &mut dyn Database) -> Result
             continue;
         }
         let next = start.map(|start| format!("1.{}", search::start_as_text(start)));
-        let more = json!({
+        let body = json!({
+            "items": items,
+            "next": next,
             "taken_as": taken_as,
             "searched_back_to": found.looked_back_to.map(timestamp::exact),
             // Which address was the last one is not for every token.
             "more_addresses": found.searched_up_to.is_some(),
         });
-        return Ok(page(items, json!(next), &call.query, "cursor", next.is_some(), more));
+        return Ok(linked(&call.query, next.map(|next| ("cursor", next)), body));
     }
 }

@@ -27,31 +27,6 @@ const RESOURCES: [&str; 5] = ["all", "domain", "address", "mailbox", "message"];
 /// The detail that includes the message's header fields.
 const FULL: &str = "full";
 
-/// The JSON of a subscription.
-fn shown(one: &Subscription) -> Value {
-    json!({
-        "id": one.id,
-        "callback_url": one.callback_url,
-        "resource": one.resource,
-        "resource_id": one.resource_id,
-        "types": one.types,
-        "detail": one.detail,
-        "in_order": one.in_order,
-        "max_in_flight": one.max_in_flight,
-        "description": one.description,
-        "state": one.state,
-        "state_reason": one.state_reason,
-        "expires_at": one.expires_at.map(timestamp::exact),
-        "created_at": timestamp::exact(one.created_at),
-        "updated_at": timestamp::exact(one.updated_at),
-        "pending": one.progress.pending,
-        "given_up": one.progress.given_up,
-        "failures": one.progress.failures,
-        "last_failure": one.progress.last_failure,
-        "resting_until": one.progress.resting_until.map(timestamp::exact),
-    })
-}
-
 /// The JSON of a subscription's secret.
 fn secret_json(key: &MasterKey, one: &Subscription) -> Value {
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
@@ -63,7 +38,7 @@ fn secret_json(key: &MasterKey, one: &Subscription) -> Value {
 
 /// The JSON of a subscription with its secret.
 fn with_secret(key: &MasterKey, one: &Subscription) -> Value {
-    let mut both = shown(one);
+    let mut both = json!(one);
     if let (Value::Object(both), Value::Object(mut secret)) = (&mut both, secret_json(key, one)) {
         both.append(&mut secret);
     }
@@ -93,15 +68,13 @@ pub(super) fn list(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
         after,
     };
     let found = subscriptions::some(database, &those, limit)?;
-    let next = found.last().filter(|_| found.len() == limit).map(|last| format!("1.{}", last.id));
-    let goes_on = next.is_some();
-    let items = found.iter().filter(|one| call.sees(one)).map(shown).collect();
-    Ok(page(items, json!(next), &call.query, "cursor", goes_on, json!({})))
+    let next = found.last().filter(|_| found.len() == limit).map(|last| last.id);
+    Ok(page(&call.query, found.iter().filter(|one| call.sees(one)).map(|one| json!(one)).collect(), next))
 }
 
 pub(super) fn show(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.reject_unknown(&[])?;
-    Ok(ok(shown(&call.subscription(database)?)))
+    Ok(ok(json!(call.subscription(database)?)))
 }
 
 pub(super) fn create(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
@@ -242,7 +215,7 @@ pub(super) fn change(call: &ApiRequest, database: &mut dyn Database) -> Result<R
     if !subscriptions::change(database, call.actor(), &is, &wanted, turn, verify)? {
         return Err(Problem::there_already().into());
     }
-    Ok(ok(shown(&call.subscription(database)?)))
+    Ok(ok(json!(call.subscription(database)?)))
 }
 
 /// Whether a client may change the state in this way. Only the callback can answer a verification request.

@@ -81,7 +81,7 @@ fn the_document_has_each_operation_with_its_scope_and_its_body_and_no_other() {
         }
     }
     let there = OPERATIONS.iter().map(|one| {
-        let content = one.content.media_type().map(ToOwned::to_owned);
+        let content = one.content.map(ToOwned::to_owned);
         (one.method.to_string(), one.path.to_owned(), one.scope.as_str().to_owned(), content)
     });
     assert_eq!(shown, there.collect());

@@ -3,7 +3,7 @@
 //! A query for a credential that was valid within the last hour counts as a query of its client. All other credentials have a
 //! pool of their own, and each client address has a budget of failures. Once the budget is used up, the database is not queried.
 
-use super::{Blocking, QueryFailure, whole};
+use super::{Blocking, QueryFailure, Work, whole};
 use crate::base::blocking_pool::{Length, asked_by};
 use crate::base::http_connections::HttpConnection;
 use crate::database::DatabaseError;
@@ -117,10 +117,8 @@ impl Blocking {
                 self.failed(caller);
                 return Err(NotAuthenticated::TooManyFailures { wait });
             }
-            self.query_with(&self.0.unknown_credentials, Length::Short, self.0.patience, |_, database, _| {
-                work(database)
-            })
-            .await
+            self.query_with(Work::UnknownCredential, Length::Short, self.0.patience, |_, database, _| work(database))
+                .await
         };
         if !matches!(found, Ok(None)) && !was_valid {
             self.memory().give_back(caller.address);

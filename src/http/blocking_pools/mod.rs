@@ -21,19 +21,6 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::{error, warn};
 
-/// How many ledger queries run at once, each in its own session. A second pool is for credentials that were not valid recently.
-const QUESTIONS: u32 = 4;
-const UNKNOWN_CREDENTIALS: u32 = 2;
-/// How many searches in mailboxes run at once.
-const LOOKS: u32 = 4;
-/// How many messages are read at once for people. A message that is slow to read delays only other readers.
-const READERS: u32 = 4;
-/// How many messages are written into the file queue at once.
-const TAKEN_IN: u32 = 4;
-/// How many requests to the service's master run at once.
-const CONTROL: u32 = 2;
-/// How many redeliveries, and lists of them, run at once.
-const REDELIVERIES: u32 = 2;
 /// How many pieces of work of one kind may wait for a thread.
 const WAITING: u32 = 64;
 /// A session that was idle for longer is tested with a small query first: a server, or a firewall, may have closed it.
@@ -41,17 +28,36 @@ const TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// After this idle time a session is replaced by a new one.
 const KEPT_FOR: Duration = Duration::from_mins(1);
 
-/// A kind of work other than ledger queries.
+/// A kind of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
+    /// Queries the ledger.
+    Query,
+    /// Looks up credentials that were not valid recently.
+    UnknownCredential,
     /// Searches mailboxes.
     Look,
-    /// Reads the content of a message, for people.
+    /// Reads the content of a message, for people. A message that is slow to read delays only other readers.
     Read,
     /// Writes a message into the file queue.
     TakeIn,
     /// Sends a request to the service's master.
     Control,
+    /// Delivers copies again.
+    Redelivery,
+}
+
+impl Work {
+    const ALL: [Self; 7] =
+        [Self::Query, Self::UnknownCredential, Self::Look, Self::Read, Self::TakeIn, Self::Control, Self::Redelivery];
+
+    /// How many pieces of it run at once.
+    fn threads(self) -> u32 {
+        match self {
+            Self::Query | Self::Look | Self::Read | Self::TakeIn => 4,
+            Self::UnknownCredential | Self::Control | Self::Redelivery => 2,
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -61,13 +67,8 @@ struct Inner {
     site: Site,
     /// How long a ledger query may take.
     patience: Duration,
-    questions: BlockingPool,
-    unknown_credentials: BlockingPool,
-    looks: BlockingPool,
-    readers: BlockingPool,
-    taken_in: BlockingPool,
-    control: BlockingPool,
-    redeliveries: BlockingPool,
+    /// In the order of [`Work::ALL`].
+    pools: [BlockingPool; Work::ALL.len()],
     /// Whether redeliveries have to stop.
     stop: AtomicBool,
     /// Idle sessions, and since when they are idle: the newest is the last.
@@ -99,17 +100,10 @@ impl Blocking {
     /// Work on `site`. Each query may take `patience`, the wait for a thread included.
     #[must_use]
     pub fn new(site: Site, patience: Duration) -> Self {
-        let pool = |threads| BlockingPool::new(threads, WAITING);
         Self(Arc::new(Inner {
             site,
             patience,
-            questions: pool(QUESTIONS),
-            unknown_credentials: pool(UNKNOWN_CREDENTIALS),
-            looks: pool(LOOKS),
-            readers: pool(READERS),
-            taken_in: pool(TAKEN_IN),
-            control: pool(CONTROL),
-            redeliveries: pool(REDELIVERIES),
+            pools: Work::ALL.map(|work| BlockingPool::new(work.threads(), WAITING)),
             stop: AtomicBool::new(false),
             resting: Mutex::default(),
             clients: Mutex::default(),
@@ -125,7 +119,7 @@ impl Blocking {
         &self,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, QueryFailure> {
-        self.query_with(&self.0.questions, Length::Short, self.0.patience, |_, database, _| work(database)).await
+        self.query_with(Work::Query, Length::Short, self.0.patience, |_, database, _| work(database)).await
     }
 
     /// Like [`query`](Self::query), for long queries: few of them run at once, and each may take `patience`.
@@ -137,7 +131,7 @@ impl Blocking {
         patience: Duration,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, QueryFailure> {
-        self.query_with(&self.0.questions, Length::Long, patience, |_, database, _| work(database)).await
+        self.query_with(Work::Query, Length::Long, patience, |_, database, _| work(database)).await
     }
 
     /// Like [`query`](Self::query), for work of another kind that also reads the ledger, within `patience` and the deadline of a
@@ -151,18 +145,18 @@ impl Blocking {
         patience: Duration,
         work: impl FnOnce(&Site, &mut dyn Database, Deadline) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, QueryFailure> {
-        self.query_with(self.pool(kind), Length::Short, patience.min(self.0.site.deadline()), work).await
+        self.query_with(kind, Length::Short, patience.min(self.0.site.deadline()), work).await
     }
 
     async fn query_with<T: Send + 'static>(
         &self,
-        pool: &BlockingPool,
+        kind: Work,
         length: Length,
         patience: Duration,
         work: impl FnOnce(&Site, &mut dyn Database, Deadline) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, QueryFailure> {
         let inner = Arc::clone(&self.0);
-        let answer = pool.run(length, patience, move |deadline, result| {
+        let answer = self.pool(kind).run(length, patience, move |deadline, result| {
             let mut session = match inner.session(deadline) {
                 Ok(session) => session,
                 Err(problem) => return drop(result.send(Err(problem))),
@@ -204,12 +198,7 @@ impl Blocking {
     }
 
     fn pool(&self, kind: Work) -> &BlockingPool {
-        match kind {
-            Work::Look => &self.0.looks,
-            Work::Read => &self.0.readers,
-            Work::TakeIn => &self.0.taken_in,
-            Work::Control => &self.0.control,
-        }
+        &self.0.pools[kind as usize]
     }
 
     /// Starts a redelivery, which continues after the request that started it and reports its own results. A redelivery must end
@@ -222,7 +211,7 @@ impl Blocking {
         work: impl FnOnce(&Site, &AtomicBool) + Send + 'static,
     ) -> Result<(), Rejected> {
         let inner = Arc::clone(&self.0);
-        self.0.redeliveries.begin(move || work(&inner.site, &inner.stop))
+        self.pool(Work::Redelivery).begin(move || work(&inner.site, &inner.stop))
     }
 
     /// Stops the redeliveries after the delivery in progress, and waits for their end. A delivery that is cut short is safe, but
@@ -230,7 +219,7 @@ impl Blocking {
     pub(crate) async fn end(&self) {
         self.0.stop.store(true, Ordering::Relaxed);
         let patience = self.0.site.deadline();
-        if !self.0.redeliveries.ends_within(patience).await {
+        if !self.pool(Work::Redelivery).ends_within(patience).await {
             error!(within = ?patience, "a redelivery is cut short");
         }
     }

@@ -19,7 +19,7 @@ fn a_question_that_fails_or_panics_leaves_the_threads_for_others() {
     let directory = tempfile::tempdir().unwrap();
     let blocking = blocking(directory.path(), LONG);
     run(async {
-        for _ in 0..QUESTIONS * 2 {
+        for _ in 0..Work::Query.threads() * 2 {
             let failed = blocking.query(|database| database.select("asking", "SELECT nothing", &[])).await;
             assert!(matches!(failed, Err(QueryFailure::Database(_))), "{failed:?}");
             let panicked: Result<(), _> = blocking.query(|_| panic!("as a bug would")).await;
@@ -65,7 +65,7 @@ fn ask_at_once(blocking: &Blocking, gate: &Arc<Gate>, client: Option<&'static st
             }
         })
     };
-    (0..=QUESTIONS + WAITING).map(ask).collect()
+    (0..=Work::Query.threads() + WAITING).map(ask).collect()
 }
 
 async fn until(is_so: impl Fn() -> bool) {
@@ -75,7 +75,7 @@ async fn until(is_so: impl Fn() -> bool) {
 }
 
 async fn others_are_answered(blocking: &Blocking) {
-    for _ in 0..QUESTIONS * 2 {
+    for _ in 0..Work::Query.threads() * 2 {
         let rows = |database: &mut dyn Database| database.select("asking", "SELECT 1", &[]);
         let found = asked_by("another".into(), blocking.query(rows)).await.unwrap();
         assert_eq!(found[0].text(0), Some("1"));
@@ -98,7 +98,7 @@ fn the_slow_questions_of_one_login_leave_half_of_the_threads_to_others() {
     let gate = Arc::new(Gate::default());
     run(async {
         let slow = ask_at_once(&blocking, &gate, Some("one"));
-        until(|| blocking.0.questions.has_its_share("one")).await;
+        until(|| blocking.pool(Work::Query).has_its_share("one")).await;
         others_are_answered(&blocking).await;
         assert!(!slow.iter().any(Answer::is_finished));
         gate.open();
@@ -125,8 +125,8 @@ fn one_credential_that_is_shown_again_and_again_leaves_half_of_the_threads_to_ot
                 async move { blocking.authenticate(&Caller::default(), credential, client, shown).await.is_ok() },
             )
         };
-        let shown: Vec<_> = (0..=QUESTIONS + WAITING).map(show).collect();
-        until(|| blocking.0.questions.has_its_share("one")).await;
+        let shown: Vec<_> = (0..=Work::Query.threads() + WAITING).map(show).collect();
+        until(|| blocking.pool(Work::Query).has_its_share("one")).await;
         others_are_answered(&blocking).await;
         gate.open();
         for shown in shown {
@@ -151,8 +151,8 @@ fn slow_work_leaves_half_of_the_threads_to_quick_work_of_any_client() {
             let long = async move { blocking.query_long(Duration::from_mins(3), question).await };
             tokio::spawn(asked_by(number.to_string(), long))
         };
-        let slow: Vec<Answer> = (0..QUESTIONS * 2).map(ask).collect();
-        until(|| blocking.0.questions.long_ones_have_their_share()).await;
+        let slow: Vec<Answer> = (0..Work::Query.threads() * 2).map(ask).collect();
+        until(|| blocking.pool(Work::Query).long_ones_have_their_share()).await;
         others_are_answered(&blocking).await;
         assert!(!slow.iter().any(Answer::is_finished));
         gate.open();
@@ -171,7 +171,7 @@ fn who_waits_for_too_long_hears_so() {
     // At least the queries that got no thread are busy. On a slow disk, creating the database may keep a thread for all of this
     // time. The query of that thread then gets a database error.
     let busy = |answer: &&Result<_, _>| matches!(answer, Err(QueryFailure::Rejected(Rejected::Busy)));
-    assert!(answers.iter().filter(busy).count() >= (WAITING - QUESTIONS) as usize, "{answers:?}");
+    assert!(answers.iter().filter(busy).count() >= (WAITING - Work::Query.threads()) as usize, "{answers:?}");
     assert!(answers.iter().flat_map(|answer| answer.as_ref().err()).all(QueryFailure::may_pass), "{answers:?}");
 }
 
@@ -181,7 +181,7 @@ fn what_is_read_for_people_holds_up_no_other_work_however_long_it_takes() {
     let blocking = blocking("/nowhere".as_ref(), LONG);
     let mut gates = Vec::new();
     run(async {
-        for _ in 0..READERS {
+        for _ in 0..Work::Read.threads() {
             let (open, gate) = channel::<()>();
             gates.push(open);
             let late = blocking.run(Work::Read, Duration::from_millis(20), move |_, _| gate.recv()).await;
@@ -199,7 +199,7 @@ fn what_is_read_for_people_holds_up_no_other_work_however_long_it_takes() {
 fn redeliveries_are_reported_to_end_and_are_waited_for() {
     let blocking = blocking("/nowhere".as_ref(), LONG);
     let (sender, printed) = channel();
-    for _ in 0..REDELIVERIES {
+    for _ in 0..Work::Redelivery.threads() {
         let sender = sender.clone();
         let begun = blocking.begin_redelivery(move |_, stop| {
             while !stop.load(Ordering::Relaxed) {
@@ -211,5 +211,5 @@ fn redeliveries_are_reported_to_end_and_are_waited_for() {
     }
     assert_eq!(blocking.begin_redelivery(|_, _| ()), Err(Rejected::Busy));
     run(blocking.end());
-    assert_eq!(printed.try_iter().count(), REDELIVERIES as usize);
+    assert_eq!(printed.try_iter().count(), Work::Redelivery.threads() as usize);
 }

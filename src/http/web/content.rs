@@ -4,22 +4,20 @@
 //! is downloaded as bytes without a type. Each view is recorded in the operations log before anything is shown.
 
 use super::html_of_message::{self, MOST_DEPTH, MOST_HTML, MOST_PICTURES, document};
-use super::layout::{self, number, or_dash, table, visible};
-use super::operations_log::actor;
-use super::{Answered, Page, auth, failed};
+use super::layout::{number, or_dash, table, visible};
+use super::visit::Visit;
+use super::{Answered, auth};
 use crate::base::fair_quota::Reservation;
 use crate::base::hex;
 use crate::base::sent_body::SentBody;
 use crate::http::blocking_pools::{QueryFailure, Rejected, Work};
 use crate::ledger::operations_log::Operation;
-use crate::ledger::web_sessions::WebSession;
 use crate::message::Message;
 use crate::message::parts::{Part, Parts, header_fields};
 use crate::message::reading_budget::ReadingBudget;
 use crate::operations::content::{ContentResult, Look, TakesTooLong, look};
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::header::{
     CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
 };
@@ -40,29 +38,21 @@ const LONGEST_NAME: usize = 100;
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
 /// Shows text, header and parts.
-pub(super) async fn show(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Path(identity): Path<String>,
-) -> Answered {
+pub(super) async fn show(visit: Visit, Path(identity): Path<String>) -> Answered {
     let wanted = ContentRequest { identity, operation: Operation::LookedAtContent, object: None };
-    let seen = wanted.of(&page, &viewer, |message, budget| {
+    let seen = wanted.of(&visit, |message, budget| {
         let subject = message.subject().filter(|subject| !subject.trim().is_empty()).map(ToOwned::to_owned);
         let title = subject.unwrap_or_else(|| format!("Message {}", message.message_id_for_people()));
         Some((title, main(&message, budget)))
     });
     let ((title, main), _) = seen.await?;
-    Ok(layout::page(&title, None, Some(&viewer), &main).into_response())
+    Ok(visit.page_of(&title, None, &main))
 }
 
 /// Shows the HTML, for the frame of that page. The browser loads it once a reader opens it.
-pub(super) async fn html(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Path(identity): Path<String>,
-) -> Answered {
+pub(super) async fn html(visit: Visit, Path(identity): Path<String>) -> Answered {
     let wanted = ContentRequest { identity, operation: Operation::LookedAtContent, object: Some("HTML".into()) };
-    let seen = wanted.of(&page, &viewer, |message, budget| {
+    let seen = wanted.of(&visit, |message, budget| {
         let parts = Parts::of(message.as_received(), budget);
         parts.html().map(|part| document(part, &parts).html)
     });
@@ -77,25 +67,17 @@ pub(super) async fn html(
 }
 
 /// Sends the source of the message.
-pub(super) async fn source(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Path(identity): Path<String>,
-) -> Answered {
+pub(super) async fn source(visit: Visit, Path(identity): Path<String>) -> Answered {
     let name = format!("message-{}.eml", identity.get(..12).unwrap_or_default());
     let wanted = ContentRequest { identity, operation: Operation::Downloaded, object: Some("source".into()) };
-    let (bytes, share) = wanted.of(&page, &viewer, |message, _| Some(message.into_received())).await?;
+    let (bytes, share) = wanted.of(&visit, |message, _| Some(message.into_received())).await?;
     Ok(file(&name, bytes, share))
 }
 
 /// Sends a part as a file.
-pub(super) async fn part(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Path((identity, which)): Path<(String, usize)>,
-) -> Answered {
+pub(super) async fn part(visit: Visit, Path((identity, which)): Path<(String, usize)>) -> Answered {
     let wanted = ContentRequest { identity, operation: Operation::Downloaded, object: Some(format!("part {which}")) };
-    let seen = wanted.of(&page, &viewer, move |message, budget| {
+    let seen = wanted.of(&visit, move |message, budget| {
         let part = Parts::of(message.as_received(), budget).all.into_iter().nth(which.checked_sub(1)?)?;
         let content = part.content();
         Some((part.name.unwrap_or_else(|| format!("part-{which}")), content))
@@ -120,17 +102,16 @@ impl ContentRequest {
     /// a while, and other requests must not wait for it.
     async fn of<T: Send + 'static>(
         self,
-        page: &Page,
-        viewer: &WebSession,
+        visit: &Visit,
         made: impl FnOnce(Message, &ReadingBudget) -> Option<T> + Send + 'static,
     ) -> Answered<(T, Reservation)> {
         let Self { identity, operation, object } = self;
         let digest = hex::decode(&identity).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         let Some(identity) = digest else { return Err(auth::nothing_here().await) };
-        let (shared, by, client) = (page.clone(), viewer.clone(), auth::client(viewer));
-        let read = page.blocking.query_in_pool(Work::Read, PATIENCE, move |site, database, deadline| {
-            let (actor, object) = (actor(site, &by), object.as_deref());
-            let wanted = Look { actor, operation, object, memory: (&shared.memory, &client) };
+        let (by, client) = (visit.clone(), auth::client(&visit.viewer));
+        let read = visit.page.blocking.query_in_pool(Work::Read, PATIENCE, move |site, database, deadline| {
+            let memory = (&by.page.memory, client.as_str());
+            let wanted = Look { actor: by.actor(), operation, object: object.as_deref(), memory };
             let mailboxes = site.opens_mailboxes().then_some(deadline);
             look(site, database, &identity, wanted, mailboxes, |message| {
                 // The rest of the time is for the operations log.
@@ -141,27 +122,27 @@ impl ContentRequest {
         });
         match read.await {
             Ok(ContentResult::Shown(made, share)) => Ok((made, share)),
-            Ok(ContentResult::Busy) => Err(not_shown(CONTENT, &Rejected::Busy.to_string(), true, viewer)),
-            Ok(ContentResult::Unavailable { why, may_pass }) => Err(not_shown(CONTENT, &why, may_pass, viewer)),
+            Ok(ContentResult::Busy) => Err(not_shown(CONTENT, &Rejected::Busy.to_string(), true, visit)),
+            Ok(ContentResult::Unavailable { why, may_pass }) => Err(not_shown(CONTENT, &why, may_pass, visit)),
             Ok(ContentResult::Unknown) => Err(auth::nothing_here().await),
             Err(QueryFailure::Rejected(why)) => {
-                Err(not_shown(CONTENT, &why.to_string(), why != Rejected::Failed, viewer))
+                Err(not_shown(CONTENT, &why.to_string(), why != Rejected::Failed, visit))
             }
-            Err(problem) => Err(failed(&problem, Some(viewer))),
+            Err(problem) => Err(visit.failed(&problem)),
         }
     }
 }
 
-pub(super) fn not_shown(what: &str, why: &str, may_pass: bool, viewer: &WebSession) -> Response {
+pub(super) fn not_shown(what: &str, why: &str, may_pass: bool, visit: &Visit) -> Response {
     let main = html! {
         p { (what) " cannot be shown: " (visible(why)) "." }
         @if may_pass { p .hint { "Try again in a moment." } }
     };
-    let page = layout::page("Nothing to show", None, Some(viewer), &main);
+    let title = "Nothing to show";
     if may_pass {
-        (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "5")], page).into_response()
+        ([(RETRY_AFTER, "5")], visit.refusal(StatusCode::SERVICE_UNAVAILABLE, title, &main)).into_response()
     } else {
-        (StatusCode::NOT_FOUND, page).into_response()
+        visit.refusal(StatusCode::NOT_FOUND, title, &main)
     }
 }
 

@@ -37,6 +37,10 @@ impl Screen {
         (Self::Logins, "/logins", "Logins", WebRole::Admin),
     ];
 
+    pub(super) fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(screen, ..)| *screen == self).map_or("", |(_, _, name, _)| *name)
+    }
+
     /// The least role that may see the screen.
     pub(super) fn least(self) -> WebRole {
         Self::ALL.iter().find(|(screen, ..)| *screen == self).map_or(WebRole::Admin, |(.., least)| *least)

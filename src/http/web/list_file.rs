@@ -1,10 +1,10 @@
 //! A list as a file, in CSV (RFC 4180) or JSON: the same filters in the URL, and the same rights, as the page with the list.
 
+use super::auth;
 use super::content::not_shown;
-use super::{Page, auth};
+use super::visit::Visit;
 use crate::base::sent_body::SentBody;
 use crate::http::blocking_pools::Rejected;
-use crate::ledger::web_sessions::WebSession;
 use axum::body::Body;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -50,7 +50,7 @@ pub(super) fn links(path: &str) -> Markup {
 
 /// The rows as a file, whose CSV has these columns. Its name says if there are more rows.
 pub(super) fn send(
-    (page, viewer): (&Page, &WebSession),
+    visit: &Visit,
     format: FileFormat,
     name: &str,
     columns: &str,
@@ -66,8 +66,8 @@ pub(super) fn send(
     };
     let disposition = format!("attachment; filename=\"maildrop-{name}{first}.{extension}\"");
     // A client that reads slowly keeps the file in memory meanwhile.
-    let Some(share) = page.memory.take(&auth::client(viewer), text.len()) else {
-        return not_shown("This list", &Rejected::Busy.to_string(), true, viewer);
+    let Some(share) = visit.page.memory.take(&auth::client(&visit.viewer), text.len()) else {
+        return not_shown("This list", &Rejected::Busy.to_string(), true, visit);
     };
     let headers = [(CONTENT_TYPE, kind), (CONTENT_DISPOSITION, disposition.as_str())];
     (headers, Body::new(SentBody::begin(text.into_bytes(), share))).into_response()

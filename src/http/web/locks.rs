@@ -1,39 +1,32 @@
 //! Locks: the current holders, and the attempts that wait for them.
 
+use super::Answered;
 use super::layout::{self, Column, Screen, or_dash, table};
 use super::list_file::{self, FileQuery};
-use super::{Answered, Page};
+use super::visit::Visit;
 use crate::base::timestamp::span;
 use crate::ledger::Database;
 use crate::ledger::message_search::subjects;
-use crate::ledger::web_sessions::WebSession;
 use crate::operations::locks::{self, Listing, LockEntry};
 use crate::site::Site;
-use axum::Extension;
-use axum::extract::{Query, State};
-use axum::response::IntoResponse;
+use axum::extract::Query;
 use maud::{Markup, html};
 use std::collections::BTreeMap;
 use url::form_urlencoded;
 
-pub(super) async fn show(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Query(file): Query<FileQuery>,
-) -> Answered {
-    let site = page.site.clone();
+pub(super) async fn show(visit: Visit, Query(file): Query<FileQuery>) -> Answered {
+    let site = visit.page.site.clone();
     let read = move |database: &mut dyn Database| {
         let listing = locks::list(database, site.directory(), None)?;
         let digests: Vec<[u8; 32]> = listing.entries.iter().filter_map(|entry| digest(&site, entry)).collect();
         Ok((subjects(database, "lock_digest", &digests)?, listing))
     };
-    let (subjects, listing) = page.ask(&viewer, read).await?;
+    let (subjects, listing) = visit.ask(read).await?;
     if let Some(format) = file.format {
         let columns = "lock,name,waits,age_s,application,host,pid,session";
-        return Ok(list_file::send((&page, &viewer), format, "locks", columns, listing.entries, false));
+        return Ok(list_file::send(&visit, format, "locks", columns, listing.entries, false));
     }
-    Ok(layout::page("Locks", Some(Screen::Locks), Some(&viewer), &main(&page.site, &listing, &subjects))
-        .into_response())
+    Ok(visit.screen(Screen::Locks, &main(&visit.page.site, &listing, &subjects)))
 }
 
 const COLUMNS: [Column; 6] =

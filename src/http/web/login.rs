@@ -1,9 +1,10 @@
 //! Login with a link that works once, and logout.
 
+use super::visit::Visit;
 use super::{Answered, Page, auth, layout, not_authenticated};
 use crate::http::blocking_pools::Caller;
 use crate::ledger::Database;
-use crate::ledger::web_sessions::{self, WebSession};
+use crate::ledger::web_sessions;
 use crate::operations::web_logins;
 use axum::Extension;
 use axum::extract::{Form, Query, State};
@@ -117,13 +118,9 @@ fn not_good(page: &Page, to: &str) -> Response {
     (StatusCode::FORBIDDEN, layout::page("Log in", None, None, &shown)).into_response()
 }
 
-pub(super) async fn log_out(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    headers: HeaderMap,
-) -> Answered {
+pub(super) async fn log_out(visit: Visit, headers: HeaderMap) -> Answered {
     let digest = session(&headers).unwrap_or_default();
-    page.ask(&viewer, move |database| web_sessions::end(database, &digest)).await?;
-    info!(name = viewer.name, "somebody has logged out of the page");
+    visit.ask(move |database| web_sessions::end(database, &digest)).await?;
+    info!(name = visit.viewer.name, "somebody has logged out of the page");
     Ok(([(SET_COOKIE, auth::cookie("", 0))], Redirect::to("/login")).into_response())
 }

@@ -2,22 +2,22 @@
 
 use super::activity::{in_words, tries};
 use super::layout::{self, Column, Screen, class, milliseconds, moment, not_blank, number, or_dash, table};
+use super::redeliver::{self, Offer};
 use super::time_line::{self, in_milliseconds, sign};
-use super::{Answered, Page, auth, notifications, redeliver};
+use super::visit::Visit;
+use super::{Answered, auth, notifications};
 use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp::exact;
 use crate::ledger::stage_times::STAGES;
-use crate::ledger::trace::{Had, LockSpan, MessageTrace, RecordedMessage, TracedAttempt, TracedCopy, TriedCopy};
+use crate::ledger::trace::{Had, LockSpan, MessageTrace, RecordedMessage, TracedAttempt, TracedCopy};
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::ledger::{CopyKey, FailedDelivery};
 use crate::lock::LockName;
 use crate::message::Role;
 use crate::operations::manual_redelivery::{RedeliveryKind, RedeliveryRequest};
 use crate::operations::trace::{RecipientState, TracedMessage, held_then, of_identity};
-use axum::Extension;
-use axum::extract::{Path, Query, State};
-use axum::response::IntoResponse;
+use axum::extract::{Path, Query};
 use maud::{Markup, Render, html};
 use serde::Deserialize;
 
@@ -30,31 +30,29 @@ pub(super) struct MessageQuery {
 }
 
 pub(super) async fn show(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
+    visit: Visit,
     Path(identity): Path<String>,
     Query(MessageQuery { lock }): Query<MessageQuery>,
 ) -> Answered {
     let digest = |text: &str| hex::decode(text).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let Some(identity) = digest(&identity) else { return Ok(auth::nothing_here().await) };
     let lock = lock.as_deref().and_then(digest).map(LockName::from_digest);
-    let site = page.site.clone();
-    let found = page.ask(&viewer, move |database| of_identity(&site, database, identity, lock)).await?;
+    let site = visit.page.site.clone();
+    let found = visit.ask(move |database| of_identity(&site, database, identity, lock)).await?;
     let Some((now, message)) = found else { return Ok(auth::nothing_here().await) };
     let title = match (&message.trace.message, message.trace.failures.first()) {
         (Some(recorded), _) => not_blank(recorded.subject.as_deref()).unwrap_or("(no subject)").to_owned(),
         (None, Some(failure)) => not_blank(failure.subject.as_deref()).unwrap_or("(no subject)").to_owned(),
         (None, None) => format!("Message {}", message.trace.message_id),
     };
-    let again = (viewer.role >= Screen::Again.least()).then(|| Redelivery::of(&message));
-    let delivers = page.site.opens_mailboxes() && again.as_ref().is_some_and(Redelivery::delivers_missing);
+    let offers = (visit.viewer.role >= Screen::Again.least()).then(|| offers(&message));
+    let is_missing = |offer: &Offer| offer.request.kind == RedeliveryKind::Deliver;
+    let delivers = visit.page.site.opens_mailboxes() && offers.iter().flatten().any(is_missing);
     let main = html! {
-        (main(now, &message, &viewer, delivers))
-        @if let Some(Redelivery { missing, delivered, commands }) = again {
-            (redeliver::of_message(&page, &[missing, delivered].concat(), &commands))
-        }
+        (main(now, &message, &visit.viewer, delivers))
+        @if let Some(offers) = offers { (redeliver::of_message(&visit, &offers)) }
     };
-    Ok(layout::page(&title, None, Some(&viewer), &main).into_response())
+    Ok(visit.page_of(&title, None, &main))
 }
 
 /// `delivers`: whether a copy that is missing can be delivered here.
@@ -128,56 +126,36 @@ fn what_follows(TracedMessage { recipients, trace, .. }: &TracedMessage, deliver
     }
 }
 
-/// The copies that can be redelivered, and the commands for the same.
-struct Redelivery {
-    missing: Vec<(RedeliveryRequest, String)>,
-    delivered: Vec<(RedeliveryRequest, String)>,
-    commands: Vec<String>,
-}
-
-impl Redelivery {
-    /// Whether it has a recipient's copy that is missing.
-    fn delivers_missing(&self) -> bool {
-        self.missing.iter().any(|(request, _)| request.kind == RedeliveryKind::Deliver)
-    }
-
-    fn of(TracedMessage { recipients, trace, .. }: &TracedMessage) -> Self {
-        let (mut missing, mut delivered, mut commands) = (Vec::new(), Vec::new(), Vec::new());
-        let id = shell_word(&trace.message_id);
-        for one in
-            recipients.iter().filter(|one| matches!(one.state, RecipientState::Deferred | RecipientState::Refused))
-        {
-            let copies = trace.attempts.iter().rev().flat_map(|attempt| &attempt.copies);
-            let copy = copies.into_iter().find(|copy| copy.role == Role::Recipient && copy.recipient == one.recipient);
-            if let Some(TriedCopy { key, user, mailbox, .. }) = copy {
-                let printed = format!("deliver it to {mailbox} of {user}, for {}: {}", one.recipient, one.summary);
-                let request = RedeliveryRequest { kind: RedeliveryKind::Deliver, copy: CopyKey::from_bytes(*key) };
-                missing.push((request, printed));
-                commands.push(format!("--message-id {id} --failed --recipient {}", shell_word(&one.recipient)));
-            }
+/// The copies that can be redelivered: those that are missing come first.
+fn offers(TracedMessage { recipients, trace, .. }: &TracedMessage) -> Vec<Offer> {
+    let id = shell_word(&trace.message_id);
+    let offer = |kind, key, words, options| {
+        let request = RedeliveryRequest { kind, copy: CopyKey::from_bytes(key) };
+        Offer { request, words, options }
+    };
+    let not_delivered = |state| matches!(state, RecipientState::Deferred | RecipientState::Refused);
+    let failed = recipients.iter().filter(|one| not_delivered(one.state)).filter_map(|one| {
+        let mut tried = trace.attempts.iter().rev().flat_map(|attempt| &attempt.copies);
+        let copy = tried.find(|copy| copy.role == Role::Recipient && copy.recipient == one.recipient)?;
+        let words = format!("deliver it to {} of {}, for {}: {}", copy.mailbox, copy.user, one.recipient, one.summary);
+        let options = format!("--message-id {id} --failed --recipient {}", shell_word(&one.recipient));
+        Some(offer(RedeliveryKind::Deliver, copy.key, words, options))
+    });
+    let recorded = trace.copies.iter().map(|copy| {
+        let place = format!("{} of {}, for {}", copy.mailbox, copy.user, copy.recipient);
+        let mailbox = shell_word(&format!("{}/{}", copy.user, copy.mailbox));
+        if !copy.delivered {
+            let words = format!("deliver the copy that is owed to {place}");
+            return offer(RedeliveryKind::Finish, copy.key, words, format!("--owed --mailbox {mailbox}"));
         }
-        for copy in &trace.copies {
-            let key = CopyKey::from_bytes(copy.key);
-            let place = format!("{} of {}, for {}", copy.mailbox, copy.user, copy.recipient);
-            let mailbox = shell_word(&format!("{}/{}", copy.user, copy.mailbox));
-            if copy.delivered {
-                delivered.push((
-                    RedeliveryRequest { kind: RedeliveryKind::Restore, copy: key },
-                    format!("check whether it is still in {place}, and restore it if it is not"),
-                ));
-                let since = shell_word(&exact(copy.delivered_at.unwrap_or(copy.updated_at)));
-                commands
-                    .push(format!("--restore --since {since} --mailbox {mailbox} --message-id {id} --deleted --yes"));
-            } else {
-                missing.push((
-                    RedeliveryRequest { kind: RedeliveryKind::Finish, copy: key },
-                    format!("deliver the copy that is owed to {place}"),
-                ));
-                commands.push(format!("--owed --mailbox {mailbox}"));
-            }
-        }
-        Self { missing, delivered, commands }
-    }
+        let since = shell_word(&exact(copy.delivered_at.unwrap_or(copy.updated_at)));
+        let words = format!("check whether it is still in {place}, and restore it if it is not");
+        let options = format!("--restore --since {since} --mailbox {mailbox} --message-id {id} --deleted --yes");
+        offer(RedeliveryKind::Restore, copy.key, words, options)
+    });
+    let mut all: Vec<Offer> = failed.chain(recorded).collect();
+    all.sort_by_key(|offer| offer.request.kind == RedeliveryKind::Restore);
+    all
 }
 
 fn class_of(state: RecipientState) -> &'static str {

@@ -30,6 +30,7 @@ mod service;
 mod statistics;
 mod subscriptions;
 mod time_line;
+mod visit;
 
 use crate::base::endpoint::Endpoint;
 use crate::base::fair_quota::FairQuota;
@@ -38,9 +39,7 @@ use crate::base::readiness;
 use crate::base::stop::Stop;
 use crate::base::summary_cache::SummaryCache;
 use crate::config::{Config, SESSION_IDLE, Service, TrustedProxy, Web};
-use crate::database::DatabaseError;
 use crate::http::blocking_pools::{Blocking, NotAuthenticated, QueryFailure};
-use crate::ledger::Database;
 use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
 use crate::operations::activity::Figures;
 use crate::site::Site;
@@ -238,15 +237,6 @@ impl Page {
             figures: activity::figures_cache(),
             statistics: statistics::SharedStatistics::default(),
         }
-    }
-
-    /// Returns the result of `work` on the ledger, or the error page.
-    async fn ask<T: Send + 'static>(
-        &self,
-        viewer: &WebSession,
-        work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
-    ) -> Answered<T> {
-        self.blocking.query(work).await.map_err(|problem| failed(&problem, Some(viewer)))
     }
 
     /// The router of the web UI's endpoint, and that of the separate API endpoint.

@@ -1,17 +1,14 @@
 //! Operations: the manual operations and their users, the newest first.
 
+use super::Answered;
 use super::layout::{self, Column, Screen, moment, table};
 use super::list_file::{self, FileQuery};
-use super::{Answered, Page, failed};
+use super::visit::Visit;
 use crate::base::hex;
 use crate::ledger::Database;
 use crate::ledger::message_search::subjects;
-use crate::ledger::operations_log::{self, Actor, Logged};
-use crate::ledger::web_sessions::WebSession;
-use crate::site::Site;
-use axum::Extension;
-use axum::extract::{Query, State};
-use axum::response::IntoResponse;
+use crate::ledger::operations_log::{self, Logged};
+use axum::extract::Query;
 use maud::{Markup, Render, html};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -22,11 +19,6 @@ use url::form_urlencoded;
 const ROWS: usize = 50;
 /// How long a search may read the log: no index has its texts.
 const PATIENCE: Duration = Duration::from_secs(25);
-
-/// The user of the web UI as the operations log records it.
-pub(super) fn actor<'a>(site: &'a Site, viewer: &'a WebSession) -> Actor<'a> {
-    Actor { name: &viewer.name, interface: "web UI", role: Some(viewer.role.as_str()), host: site.host() }
-}
 
 #[derive(Debug, Deserialize)]
 pub(super) struct LogQuery {
@@ -45,26 +37,20 @@ impl LogQuery {
     }
 }
 
-pub(super) async fn show(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Query(asked): Query<LogQuery>,
-    Query(file): Query<FileQuery>,
-) -> Answered {
+pub(super) async fn show(visit: Visit, Query(asked): Query<LogQuery>, Query(file): Query<FileQuery>) -> Answered {
     let (limit, before, part) = (file.limit(ROWS), asked.before, asked.q.clone());
     let read = move |database: &mut dyn Database| {
         let rows = operations_log::read(database, before, &part, limit + 1)?;
         let identities: Vec<[u8; 32]> = rows.iter().filter_map(identity).collect();
         Ok((subjects(database, "identity", &identities)?, rows))
     };
-    let found = page.blocking.query_long(PATIENCE, read).await;
-    let (subjects, rows) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
+    let (subjects, rows) = visit.ask_long(PATIENCE, read).await?;
     if let Some(format) = file.format {
         let more = rows.len() > limit;
-        return Ok(list_file::send((&page, &viewer), format, "operations", FILE, rows, more));
+        return Ok(list_file::send(&visit, format, "operations", FILE, rows, more));
     }
     let main = main(&rows, &subjects, &asked);
-    Ok(layout::page("Operations", Some(Screen::Operations), Some(&viewer), &main).into_response())
+    Ok(visit.screen(Screen::Operations, &main))
 }
 
 /// The columns of the list as a file.

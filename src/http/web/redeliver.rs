@@ -1,32 +1,28 @@
-//! Redelivery of owed copies, failed copies, and copies that a mailbox has lost: selection, preview and execution.
+//! Redelivery of owed copies, failed copies, and copies that a mailbox has lost.
 //!
 //! ```text
-//! a list, or a message ── select ──▶ preview ── confirm ──▶ a job ──▶ its results
+//! a list, or a message ── select ──▶ what would happen ── confirm ──▶ a job ──▶ its results
 //! ```
 
-use super::activity::{deferred_path, in_words, owed_file};
-use super::layout::{self, Column, Screen, table};
-use super::list_file::{self, FileFormat, FileQuery};
-use super::redelivery_jobs::CopyResult;
-use super::{Answered, Page, failed};
-use crate::base::deadline::Deadline;
+use super::Answered;
+use super::activity::{deferred_path, in_words};
+use super::layout::{self, Screen, table};
+use super::list_file::{self, FileQuery};
+use super::visit::Visit;
 use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
-use crate::database::DatabaseError;
 use crate::http::blocking_pools::{QueryFailure, Rejected, Work};
 use crate::ledger::audit_queries::{self, Selection};
-use crate::ledger::web_sessions::WebSession;
 use crate::ledger::{Database, failures};
 use crate::message::Role;
 use crate::operations::manual_redelivery::{
-    self, Preview, RedeliveryKind, RedeliveryRequest, SelectedCopy, preview, why_gone,
+    self, CopyOutcome, RedeliveryKind, RedeliveryRequest, SelectedCopy, preview, why_gone,
 };
 use crate::operations::redelivery;
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
-use axum::Extension;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, Render, html};
@@ -45,8 +41,12 @@ const AWAITED: Duration = Duration::from_secs(5);
 /// How far back copies are listed by default.
 const DAY: &str = "1d";
 
-const SECTIONS: [(&str, &str); 3] =
-    [("/again", "Owed"), ("/again/failed", "Failed"), ("/again/lost", "Lost by a mailbox")];
+const OWED: &str = "/again";
+const FAILED: &str = "/again/failed";
+const LOST: &str = "/again/lost";
+const PLAN: &str = "/again/plan";
+const WOULD: &str = "What would happen?";
+const SECTIONS: [(&str, &str); 3] = [(OWED, "Owed"), (FAILED, "Failed"), (LOST, "Lost by a mailbox")];
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -68,6 +68,14 @@ impl RedeliverQuery {
             }
         }
     }
+
+    /// The URL of this list.
+    fn path(&self, section: &str) -> String {
+        let mailbox = Some(("mailbox", self.mailbox.trim())).filter(|(_, mailbox)| !mailbox.is_empty());
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.extend_pairs(mailbox.into_iter().chain([("since", self.since())]));
+        format!("{section}?{}", query.finish())
+    }
 }
 
 /// A copy of a list: why it is listed, and whether it is selected by default.
@@ -77,90 +85,110 @@ struct ListedCopy {
     selected: bool,
 }
 
-/// Copies of a list as a file.
-fn copies_file(
-    to: (&Page, &WebSession),
-    format: FileFormat,
-    name: &str,
-    copies: &[ListedCopy],
+/// One of the three lists: what is offered for redelivery.
+struct CopyList {
+    section: &'static str,
+    /// The URL, with its query.
+    path: String,
+    /// What is above the copies.
+    head: Markup,
+    copies: Vec<ListedCopy>,
     more: bool,
-) -> Response {
-    let columns = "user,mailbox,role,recipient,reason,subject,message_id";
-    let rows = copies.iter().map(|ListedCopy { copy, why, .. }| {
-        json!({
-            "user": copy.user, "mailbox": copy.mailbox, "role": copy.role.as_str(), "recipient": copy.recipient, "reason": why,
-            "subject": copy.subject, "message_id": copy.message_id,
-        })
-    });
-    list_file::send(to, format, name, columns, rows, more)
+    /// What is said if there is none.
+    none: &'static str,
+    /// The options of `replay` for the same.
+    options: String,
+}
+
+impl CopyList {
+    fn send(&self, visit: &Visit, file: &FileQuery) -> Response {
+        let Self { section, path, head, copies, more, none, options } = self;
+        if let Some(format) = file.format {
+            let name = section.rsplit('/').next().filter(|name| *name != "again").unwrap_or("owed");
+            let rows = copies.iter().map(|ListedCopy { copy, why, .. }| {
+                json!({
+                    "user": copy.user, "mailbox": copy.mailbox, "role": copy.role.as_str(), "recipient": copy.recipient,
+                    "reason": why, "subject": copy.subject, "message_id": copy.message_id,
+                })
+            });
+            let columns = "user,mailbox,role,recipient,reason,subject,message_id";
+            return list_file::send(visit, format, name, columns, rows, *more);
+        }
+        let opens = visit.page.site.opens_mailboxes();
+        let rows = copies.iter().map(|one| (Some(&one.copy), one.why.render(), opens.then_some(one.selected)));
+        let copies_table = table_of("Copies that can be delivered again", "Reason", rows);
+        let shown = html! {
+            (head)
+            @if copies.is_empty() { p { (none) } } @else {
+                @if opens { (form_of(PLAN, WOULD, &copies_table)) } @else { (copies_table) p { (mailboxes_are_closed()) } }
+                (list_file::links(path))
+            }
+            @if *more { p { "There are more than these " (MOST) "." } }
+            p .hint { "The same on the command line: " code { (command(&visit.page.site, options)) } }
+        };
+        self::shown(section, visit, &shown)
+    }
+}
+
+/// A page of a section.
+fn shown(section: &str, visit: &Visit, content: &Markup) -> Response {
+    let main = html! {
+        nav .tabs aria-label="Lists" {
+            ul {
+                @for (path, name) in SECTIONS {
+                    li { a href=(path) aria-current=[(section == path).then_some("true")] { (name) } }
+                }
+            }
+        }
+        (content)
+    };
+    visit.screen(Screen::Again, &main)
 }
 
 /// Sent copies that deliveries left owed.
-pub(super) async fn owed(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Query(file): Query<FileQuery>,
-) -> Answered {
+pub(super) async fn owed(visit: Visit, Query(file): Query<FileQuery>) -> Answered {
     let limit = file.limit(MOST);
-    let (copies, more) = page.ask(&viewer, move |database| audit_queries::latest_owed(database, limit)).await?;
-    if let Some(format) = file.format {
-        return Ok(owed_file((&page, &viewer), format, &copies, more));
-    }
+    let (copies, more) = visit.ask(move |database| audit_queries::latest_owed(database, limit)).await?;
     let listed = |copy: &audit_queries::RecordedCopy| ListedCopy {
         copy: SelectedCopy::of(copy, RedeliveryKind::Finish),
         why: copy.reason.clone().unwrap_or_default(),
         selected: true,
     };
-    let copies: Vec<ListedCopy> = copies.iter().map(listed).collect();
-    let shown = html! {
+    let head = html! {
         p {
             "An owed copy is missing in its author's Sent mailbox; the mail itself is delivered. "
             "The service makes it by itself later. " (deferred())
         }
-        @if copies.is_empty() { p { "No Sent copy is owed." } } @else {
-            (select(&page, &copies))
-            (more_by(more, &command(&page.site, "--owed")))
-            (list_file::links("/again"))
-        }
     };
-    Ok(screen("/again", &viewer, &shown))
+    let (section, copies, options) = (OWED, copies.iter().map(listed).collect(), "--owed".into());
+    let list = CopyList { section, path: section.into(), head, copies, more, none: "No Sent copy is owed.", options };
+    Ok(list.send(&visit, &file))
 }
 
 /// Recent attempts that have not delivered their copy.
 pub(super) async fn not_delivered(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
+    visit: Visit,
     Query(asked): Query<RedeliverQuery>,
     Query(file): Query<FileQuery>,
 ) -> Answered {
-    let limit = file.limit(MOST);
+    let (limit, path) = (file.limit(MOST), asked.path(FAILED));
     let form = html! {
-        form .search method="get" action="/again/failed" { (asked.since_field()) div { button { "Show" } } }
+        form .search method="get" action=(FAILED) { (asked.since_field()) div { button { "Show" } } }
     };
     let since = match timestamp::since(asked.since()) {
         Ok(since) => since,
-        Err(problem) => return Ok(screen("/again/failed", &viewer, &html! { (form) (mistake(&problem)) })),
+        Err(problem) => return Ok(shown(FAILED, &visit, &html! { (form) (mistake(&problem)) })),
     };
     let find = move |database: &mut dyn Database| {
         Ok((manual_redelivery::failed(database, since, limit)?, failures::count(database, since)?))
     };
-    let found = page.blocking.query_long(LOOK, find).await;
-    let ((copies, more), before_delivery) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
-    let listed = |(copy, last_outcome): (_, Option<_>)| ListedCopy {
+    let ((copies, more), before_delivery) = visit.ask_long(LOOK, find).await?;
+    let listed = |(copy, outcome): manual_redelivery::Failed| ListedCopy {
         copy,
-        why: in_words(last_outcome.as_ref()),
+        why: in_words(outcome.as_ref()),
         selected: true,
     };
-    let copies: Vec<ListedCopy> = copies.into_iter().map(listed).collect();
-    if let Some(format) = file.format {
-        return Ok(copies_file((&page, &viewer), format, "failed", &copies, more));
-    }
-    let command = command(&page.site, &format!("--failed --since {}", shell_word(asked.since())));
-    let path = format!(
-        "/again/failed?since={}",
-        form_urlencoded::byte_serialize(asked.since().as_bytes()).collect::<String>()
-    );
-    let shown = html! {
+    let head = html! {
         p {
             "Copies that were not delivered, the oldest first: refused, deferred, or never ended. " (deferred())
         }
@@ -171,13 +199,11 @@ pub(super) async fn not_delivered(
             }
         }
         (form)
-        @if copies.is_empty() { p { "No attempt has failed since then." } } @else {
-            (select(&page, &copies))
-            (more_by(more, &command))
-            (list_file::links(&path))
-        }
     };
-    Ok(screen("/again/failed", &viewer, &shown))
+    let (section, copies) = (FAILED, copies.into_iter().map(listed).collect());
+    let options = format!("--failed --since {}", shell_word(asked.since()));
+    let list = CopyList { section, path, head, copies, more, none: "No attempt has failed since then.", options };
+    Ok(list.send(&visit, &file))
 }
 
 /// A hint to the list of deferred mail, since users may look for it here first.
@@ -189,20 +215,14 @@ fn deferred() -> Markup {
 }
 
 /// The copies that the mailboxes of one user have lost.
-pub(super) async fn lost(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Query(asked): Query<RedeliverQuery>,
-    Query(file): Query<FileQuery>,
-) -> Response {
-    let limit = file.limit(MOST);
-    let mailbox = asked.mailbox.trim().to_owned();
-    let head = html! {
+pub(super) async fn lost(visit: Visit, Query(asked): Query<RedeliverQuery>, Query(file): Query<FileQuery>) -> Answered {
+    let (limit, mailbox) = (file.limit(MOST), asked.mailbox.trim().to_owned());
+    let form = html! {
         p {
             "Copies that were delivered since that time, and that the mailbox has lost: "
             "it was restored from an old backup, or recreated."
         }
-        form .search method="get" action="/again/lost" {
+        form .search method="get" action=(LOST) {
             label {
                 "A user, or one mailbox of a user: scuba, scuba/Sent"
                 input name="mailbox" value=(mailbox) autocapitalize="none" spellcheck="false" required;
@@ -211,87 +231,55 @@ pub(super) async fn lost(
             div { button { "Search the mailbox" } }
         }
     };
-    let shown = |more: &Markup| screen("/again/lost", &viewer, &html! { (head) (more) });
+    let shown = |more: &Markup| shown(LOST, &visit, &html! { (form) (more) });
     if mailbox.is_empty() {
-        return shown(&html! {});
+        return Ok(shown(&html! {}));
     }
     let since = match timestamp::since(asked.since()) {
         Ok(since) => since,
-        Err(problem) => return shown(&mistake(&problem)),
+        Err(problem) => return Ok(shown(&mistake(&problem))),
     };
-    let (since_word, mailbox_word) = (shell_word(asked.since()), shell_word(&mailbox));
-    let command = command(&page.site, &format!("--restore --since {since_word} --mailbox {mailbox_word}"));
-    if !page.site.opens_mailboxes() {
-        return shown(&by_the_command_line(&command));
+    let options = format!("--restore --since {} --mailbox {}", shell_word(asked.since()), shell_word(&mailbox));
+    if !visit.page.site.opens_mailboxes() {
+        let command = command(&visit.page.site, &options);
+        return Ok(shown(&html! { p { (mailboxes_are_closed()) " On the command line: " code { (command) } } }));
     }
-    let searched = mailbox.clone();
-    let look = page.blocking.query_in_pool(Work::Look, LOOK, move |site, database, until| {
-        redelivery::lost(site, database, &Selection { since, mailbox: Some(&searched) }, until)
+    let look = visit.page.blocking.query_in_pool(Work::Look, LOOK, move |site, database, until| {
+        redelivery::lost(site, database, &Selection { since, mailbox: Some(&mailbox) }, until)
     });
-    let audit = match look.await {
-        Ok(audit) => audit,
-        Err(problem @ QueryFailure::Database(_)) => return failed(&problem, Some(&viewer)),
-        Err(QueryFailure::Rejected(why)) => {
-            let unknown = html! { p .bad role="alert" { "The mailbox could not be searched: " (why) "." } };
-            return shown(&html! { (unknown) (by_the_command_line(&command)) });
+    let audit = look.await.map_err(|problem| match problem {
+        QueryFailure::Rejected(why) => not_done(why, &visit),
+        problem @ QueryFailure::Database(_) => visit.failed(&problem),
+    })?;
+    let listed = |(copy, gone): &(audit_queries::RecordedCopy, _)| ListedCopy {
+        copy: SelectedCopy::of(copy, RedeliveryKind::Restore),
+        why: why_gone(*gone).to_owned(),
+        selected: gone.is_loss(),
+    };
+    let searched = audit.mailboxes - audit.unseen.len();
+    let head = html! {
+        (form)
+        @for (user, mailbox, error) in &audit.unseen { p .bad { "Not searched: " (mailbox) " of " (user) ": " (error) } }
+        @if audit.copies > 0 && searched > 0 {
+            p {
+                "Copies recorded: " (audit.copies) ". Mailboxes searched: " (searched) " of " (audit.mailboxes)
+                ". Gone: " (audit.gone.len()) ". "
+                @if !audit.gone.is_empty() { "A copy that its owner has probably deleted or filed is not selected." }
+            }
         }
     };
-    let copies: Vec<ListedCopy> = audit
-        .gone
-        .iter()
-        .take(limit)
-        .map(|(copy, gone)| ListedCopy {
-            copy: SelectedCopy::of(copy, RedeliveryKind::Restore),
-            why: why_gone(*gone).to_owned(),
-            selected: gone.is_loss(),
-        })
-        .collect();
-    if let Some(format) = file.format {
-        return copies_file((&page, &viewer), format, "lost", &copies, audit.gone.len() > limit);
-    }
-    let query = form_urlencoded::Serializer::new(String::new())
-        .extend_pairs([("mailbox", mailbox.as_str()), ("since", asked.since())])
-        .finish();
-    shown(&html! {
-        @for (user, mailbox, error) in &audit.unseen { p .bad { "Not searched: " (mailbox) " of " (user) ": " (error) } }
-        @if audit.copies == 0 {
-            p .bad {
-                "Nothing was delivered to a mailbox of that name since then. Write the name as these lists show it."
-            }
-        } @else if audit.mailboxes > audit.unseen.len() {
-            p {
-                "Copies recorded: " (audit.copies)
-                ". Mailboxes searched: " (audit.mailboxes - audit.unseen.len()) " of " (audit.mailboxes)
-                ". Gone: " (audit.gone.len()) ". "
-                @if !copies.is_empty() { "A copy that its owner has probably deleted or filed is not selected." }
-                @else if audit.unseen.is_empty() { "All of them are in their mailboxes." }
-            }
-        }
-        @if !copies.is_empty() { (select(&page, &copies)) (list_file::links(&format!("/again/lost?{query}"))) }
-        (more_by(audit.gone.len() > MOST, &command))
-    })
+    let none = match audit.copies {
+        0 => "Nothing was delivered to a mailbox of that name since then. Write the name as these lists show it.",
+        _ if audit.unseen.is_empty() => "All of them are in their mailboxes.",
+        _ => "",
+    };
+    let copies = audit.gone.iter().take(limit).map(listed).collect();
+    let (section, path, more) = (LOST, asked.path(LOST), audit.gone.len() > limit);
+    Ok(CopyList { section, path, head, copies, more, none, options }.send(&visit, &file))
 }
 
 fn mistake(problem: &str) -> Markup {
     html! { p .bad role="alert" { "Since: " (problem) } }
-}
-
-fn screen(path: &str, viewer: &WebSession, shown: &Markup) -> Response {
-    let main = html! {
-        nav .tabs aria-label="Lists" {
-            ul {
-                @for (section, name) in SECTIONS {
-                    li { a href=(section) aria-current=[(section == path).then_some("true")] { (name) } }
-                }
-            }
-        }
-        (shown)
-    };
-    page_of("Deliver again", viewer, &main)
-}
-
-fn page_of(title: &str, viewer: &WebSession, main: &Markup) -> Response {
-    layout::page(title, Some(Screen::Again), Some(viewer), main).into_response()
 }
 
 /// The command line for the same, for more copies, or if the web UI may not open mailboxes.
@@ -300,228 +288,167 @@ fn command(site: &Site, options: &str) -> String {
     format!("maildrop_command replay{} {options}", place.unwrap_or_default())
 }
 
-fn more_by(more: bool, command: &str) -> Markup {
-    html! {
-        @if more {
-            p { "There are more than these " (MOST) ". All of them on the command line: " code { (command) } }
-        } @else {
-            p .hint { "The same on the command line: " code { (command) } }
+fn mailboxes_are_closed() -> Markup {
+    html! { "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "), so it delivers nothing." }
+}
+
+/// A row of a table of copies: what is said of the copy, and, if it can be selected, whether it is by default.
+type CopyRow<'a> = (Option<&'a SelectedCopy>, Markup, Option<bool>);
+
+/// A table of copies. `last` is the name of the column with what is said of them.
+fn table_of<'a>(caption: impl Render, last: &'static str, rows: impl Iterator<Item = CopyRow<'a>>) -> Markup {
+    let rows = rows.map(|(copy, words, selected)| match copy {
+        None => [html! { "not known" }, html! { "not known" }, html! { "not known" }, words],
+        Some(copy) => {
+            let (identity, lock) = (hex::encode(copy.identity.as_bytes()), hex::encode(copy.lock.digest()));
+            let message = html! {
+                @if let Some(selected) = selected {
+                    input type="checkbox" name="copy" value=(copy.request) checked[selected] aria-label={ (copy.place()) ": " (subject(copy)) };
+                    " "
+                }
+                a href={ "/messages/" (identity) "?lock=" (lock) } { bdi { (subject(copy)) } }
+            };
+            let sent = copy.role == Role::Sender;
+            let mailbox = html! { (copy.mailbox) " of " (copy.user) @if sent { span .hint { " (Sent copy)" } } };
+            [message, mailbox, copy.recipient.render(), words]
         }
-    }
-}
-
-fn by_the_command_line(command: &str) -> Markup {
-    html! { p { "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "). On the command line: " code { (command) } } }
-}
-
-/// A form to select some of these copies.
-fn select(page: &Page, copies: &[ListedCopy]) -> Markup {
-    let caption = "Copies that can be delivered again";
-    let [message, mailbox, recipient] = DESCRIBED;
-    if !page.site.opens_mailboxes() {
-        let rows = copies.iter().map(|ListedCopy { copy, why, .. }| row(Some(copy), why.render()));
-        return html! {
-            (table("untitled", caption, [message, mailbox, recipient, ("Reason", "")], rows))
-            p { "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "), so it delivers nothing." }
-        };
-    }
-    let rows = copies.iter().map(|ListedCopy { copy, why, selected }| {
-        let pick = html! {
-            input type="checkbox" name="copy" value=(copy.request) checked[*selected] aria-label={ (copy.place()) ": " (subject(copy)) };
-        };
-        let [message, mailbox, recipient] = described(Some(copy));
-        [pick, message, mailbox, recipient, why.render()]
     });
-    html! {
-        form method="post" action="/again/plan" {
-            (table("untitled", caption, [("Select", ""), message, mailbox, recipient, ("Reason", "")], rows))
-            p { button .go { "What would happen?" } }
-        }
-    }
+    table("", caption, [("Message", ""), ("Mailbox", ""), ("Recipient", ""), (last, "")], rows)
 }
 
 fn subject(copy: &SelectedCopy) -> &str {
-    copy.subject.as_deref().filter(|subject| !subject.trim().is_empty()).unwrap_or(&copy.message_id)
+    layout::not_blank(copy.subject.as_deref()).unwrap_or(&copy.message_id)
 }
 
-const DESCRIBED: [Column; 3] = [("Message", ""), ("Mailbox", ""), ("Recipient", "")];
-
-/// The table cells that identify the copy.
-fn described(copy: Option<&SelectedCopy>) -> [Markup; 3] {
-    let Some(copy) = copy else { return [(); 3].map(|()| html! { "not known" }) };
-    let (identity, lock) = (hex::encode(copy.identity.as_bytes()), hex::encode(copy.lock.digest()));
-    [
-        html! { a href={ "/messages/" (identity) "?lock=" (lock) } { bdi { (subject(copy)) } } },
-        html! { (copy.mailbox) " of " (copy.user) @if copy.role == Role::Sender { span .hint { " (Sent copy)" } } },
-        html! { (copy.recipient) },
-    ]
+/// A form that sends the selected copies.
+fn form_of(action: &str, button: &str, copies: &Markup) -> Markup {
+    html! { form method="post" action=(action) { (copies) p { button .go { (button) } } } }
 }
 
-fn row(copy: Option<&SelectedCopy>, last: Markup) -> [Markup; 4] {
-    let [message, mailbox, recipient] = described(copy);
-    [message, mailbox, recipient, last]
-}
-
-/// A table of copies, and of what comes of each.
-fn outcomes(caption: impl Render, head: &'static str, rows: impl Iterator<Item = [Markup; 4]>) -> Markup {
-    let [message, mailbox, recipient] = DESCRIBED;
-    table("", caption, [message, mailbox, recipient, (head, "")], rows)
+/// A copy of a message that can be redelivered, as its screen shows it.
+pub(super) struct Offer {
+    pub(super) request: RedeliveryRequest,
+    pub(super) words: String,
+    /// The options of `replay` for the same.
+    pub(super) options: String,
 }
 
 /// The section on the screen of a message, for users who may redeliver.
-pub(super) fn of_message(page: &Page, copies: &[(RedeliveryRequest, String)], commands: &[String]) -> Markup {
+pub(super) fn of_message(visit: &Visit, offers: &[Offer]) -> Markup {
     html! {
         h2 #again { "Deliver again" }
-        @if copies.is_empty() {
+        @if offers.is_empty() {
             p { "There is nothing to deliver again." }
-        } @else if !page.site.opens_mailboxes() {
+        } @else if !visit.page.site.opens_mailboxes() {
             p {
-                "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "). On the command line; without "
-                code { "--yes" } ", " code { "--restore" } " only shows what is gone:"
+                (mailboxes_are_closed()) " On the command line; without " code { "--yes" } ", " code { "--restore" }
+                " only shows what is gone:"
             }
-            @for options in commands { p { code { (command(&page.site, options)) } } }
+            @for offer in offers { p { code { (command(&visit.page.site, &offer.options)) } } }
         } @else {
-            form method="post" action="/again/plan" {
+            (form_of(PLAN, WOULD, &html! {
                 fieldset {
                     legend { "Select copies. A copy that is in its mailbox is not delivered again." }
                     p .hint {
-                        "“What would happen?” searches each selected mailbox, and says whether the copy is there now. It changes nothing."
+                        "“" (WOULD) "” searches each selected mailbox, and says whether the copy is there now. It changes nothing."
                     }
-                    @for (at, (request, printed)) in copies.iter().take(MOST).enumerate() {
+                    @for (at, Offer { request, words, .. }) in offers.iter().take(MOST).enumerate() {
                         label .check {
                             input type="checkbox" name="copy" value=(request) checked[at == 0 && request.kind != RedeliveryKind::Restore];
-                            span { (printed) }
+                            span { (words) }
                         }
                     }
                 }
-                p { button .go { "What would happen?" } }
-            }
+            }))
         }
     }
 }
 
-/// The copies that a form names, or why they cannot be parsed.
-fn requests(body: &str) -> Result<Vec<RedeliveryRequest>, &'static str> {
+/// The copies that a form names, or why nothing is done.
+fn requests(visit: &Visit, body: &str) -> Result<Vec<RedeliveryRequest>, (StatusCode, Markup)> {
+    if !visit.page.site.opens_mailboxes() {
+        return Err((StatusCode::CONFLICT, mailboxes_are_closed()));
+    }
+    let bad = |why: &str| Err((StatusCode::BAD_REQUEST, why.render()));
     let mut requests: Vec<RedeliveryRequest> = Vec::new();
     for (_, value) in form_urlencoded::parse(body.as_bytes()).filter(|(name, _)| name == "copy") {
-        let request = RedeliveryRequest::read(&value).ok_or("This form is not complete: go back to the list.")?;
-        if !requests.contains(&request) {
-            requests.push(request);
+        match RedeliveryRequest::read(&value) {
+            None => return bad("This form is not complete: go back to the list."),
+            Some(request) if requests.contains(&request) => {}
+            Some(request) => requests.push(request),
         }
     }
     match requests.len() {
-        0 => Err("Nothing was selected. Go back, and select a copy."),
+        0 => bad("Nothing was selected. Go back, and select a copy."),
         1..=MOST => Ok(requests),
-        _ => Err("More copies were selected than can be delivered again at once."),
+        _ => bad("More copies were selected than can be delivered again at once."),
     }
 }
 
-/// The copies that a form asks for, or the error page.
-async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec<RedeliveryRequest>> {
-    let no = |status: StatusCode, reason: &str| {
-        let content = html! { p .bad role="alert" { (reason) } p { a href="/again" { "Deliver again" } } };
-        (status, layout::page("Nothing was done", None, Some(viewer), &content)).into_response()
-    };
-    if !page.site.opens_mailboxes() {
-        return Err(no(
-            StatusCode::CONFLICT,
-            "The web UI may not open mailboxes (web.allow_mailbox_access in its configuration).",
-        ));
-    }
-    requests(body).map_err(|problem| no(StatusCode::BAD_REQUEST, problem))
+fn nothing_done((status, why): (StatusCode, Markup), visit: &Visit) -> Response {
+    let content = html! { p .bad role="alert" { (why) } p { a href="/again" { "Deliver again" } } };
+    visit.refusal(status, "Nothing was done", &content)
+}
+
+fn not_done(why: Rejected, visit: &Visit) -> Response {
+    let shown = html! { (why) "." @if why == Rejected::Busy { " Others use it now. Try again in a moment." } };
+    nothing_done((StatusCode::SERVICE_UNAVAILABLE, shown), visit)
 }
 
 /// Shows a preview of the redelivery. Nothing is written, created or locked.
-pub(super) async fn would(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    body: String,
-) -> Answered {
-    let requests = asked_for(&page, &viewer, &body).await?;
-    let no_time = || ReplayOutcome::Deferred("there was no time to search the mailbox".into());
-    let look = move |site: &Site, deadline: Deadline| {
-        let look = |request| match deadline.passed() {
-            true => Ok(Preview { copy: None, outcome: no_time(), may_name_others: false }),
-            false => preview(site, request, deadline),
-        };
-        requests.into_iter().map(look).collect::<Result<Vec<_>, DatabaseError>>()
+pub(super) async fn would(visit: Visit, body: String) -> Answered {
+    let requests = requests(&visit, &body).map_err(|problem| nothing_done(problem, &visit))?;
+    let look = move |site: &Site, deadline| {
+        requests.into_iter().map(|request| preview(site, request, deadline)).collect::<Vec<_>>()
     };
-    let previews = page.blocking.run(Work::Look, LOOK, look).await.map_err(|why| not_done(why, &viewer))?;
-    let previews = previews.map_err(|problem| failed(&problem.into(), Some(&viewer)))?;
-    let (asked_about, sure): (Vec<_>, Vec<_>) = previews
-        .iter()
-        .filter(|one| matches!(one.outcome, ReplayOutcome::Delivered(_)))
-        .filter_map(|one| Some((one.copy.as_ref()?, one.may_name_others)))
-        .partition(|(_, may_name_others)| *may_name_others);
-    let rows = previews.iter().map(|one| row(one.copy.as_ref(), would_happen(&one.outcome)));
+    let previews = visit.page.blocking.run(Work::Look, LOOK, look).await.map_err(|why| not_done(why, &visit))?;
+    let is_possible = |one: &CopyOutcome| matches!(one.outcome, ReplayOutcome::Delivered(_));
+    let rows = previews.iter().map(|one| {
+        let words = html! {
+            @match &one.outcome {
+                ReplayOutcome::Delivered(what) => {
+                    span .good { (what) }
+                    @if one.may_name_others { "; " span .bad { "its Received fields may name another recipient" } }
+                }
+                ReplayOutcome::AlreadyThere => "nothing: it is there",
+                ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) => {
+                    (layout::state("bad", &format!("it cannot be done: {why}")))
+                }
+            }
+        };
+        (one.copy.as_ref(), words, is_possible(one).then_some(!one.may_name_others))
+    });
+    let copies = table_of("Nothing is done yet.", "What would happen", rows);
     let main = html! {
-        (outcomes("Nothing is done yet.", "What would happen", rows))
-        @if asked_about.is_empty() && sure.is_empty() {
+        @if previews.iter().any(is_possible) {
+            (form_of("/again/start", "Deliver the selected copies", &copies))
+            @if previews.iter().any(|one| one.may_name_others) {
+                p .hint {
+                    "A message without Message-ID or Date is identified by its Received lines, so they are not changed. They may "
+                    "say for whom the copy was received that it is taken from. Select it only if its reader may see that address."
+                }
+            }
+        } @else {
+            (copies)
             p {
                 @if previews.iter().any(|one| one.outcome.failed()) { "None of this can be done here. " } @else { "There is nothing to do. " }
                 a href="/again" { "Deliver again" }
             }
-        } @else {
-            form method="post" action="/again/start" {
-                @for (copy, _) in &sure { input type="hidden" name="copy" value=(copy.request); }
-                @if !asked_about.is_empty() {
-                    fieldset {
-                        legend { "May these be delivered with the address of another recipient?" }
-                        p .hint {
-                            "A message without Message-ID or Date is identified by its Received lines, so they are not changed. "
-                            "They may say for whom the copy was received that it is taken from."
-                        }
-                        @for (copy, _) in &asked_about {
-                            label .check {
-                                input type="checkbox" name="copy" value=(copy.request);
-                                span { (subject(copy)) ", to " (copy.place()) }
-                            }
-                        }
-                    }
-                }
-                p {
-                    button .go {
-                        @match sure.as_slice() {
-                            _ if !asked_about.is_empty() => { "Deliver the selected copies" }
-                            [(one, _)] => { "Deliver it to " (one.place()) }
-                            several => { "Deliver these " (several.len()) " copies" }
-                        }
-                    }
-                }
-            }
         }
     };
-    Ok(page_of("What would happen", &viewer, &main))
-}
-
-fn would_happen(outcome: &ReplayOutcome) -> Markup {
-    match outcome {
-        ReplayOutcome::Delivered(what) => html! { span .good { (what) } },
-        ReplayOutcome::AlreadyThere => html! { "nothing: it is there" },
-        ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) => {
-            layout::state("bad", &format!("it cannot be done: {why}"))
-        }
-    }
+    Ok(visit.page_of("What would happen", Screen::Again, &main))
 }
 
 /// Starts the job, and redirects to its screen.
-pub(super) async fn start(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    body: String,
-) -> Answered {
-    let requests = asked_for(&page, &viewer, &body).await?;
-    let id = page.jobs.begin(&page.blocking, &viewer, requests).map_err(|why| not_done(why, &viewer))?;
+pub(super) async fn start(visit: Visit, body: String) -> Answered {
+    let requests = requests(&visit, &body).map_err(|problem| nothing_done(problem, &visit))?;
+    let id = visit.page.jobs.begin(&visit, requests).map_err(|why| not_done(why, &visit))?;
     Ok(Redirect::to(&format!("/again/runs/{id}")).into_response())
 }
 
 /// Shows the results so far.
-pub(super) async fn job(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Path(id): Path<String>,
-) -> Response {
-    let found = Uuid::parse_str(&id).ok().and_then(|id| page.jobs.of(id));
+pub(super) async fn job(visit: Visit, Path(id): Path<String>) -> Response {
+    let found = Uuid::parse_str(&id).ok().and_then(|id| visit.page.jobs.of(id));
     let Some(mut job) = found else {
         let content = html! {
             p {
@@ -529,30 +456,30 @@ pub(super) async fn job(
                 "The page of each message says what was delivered."
             }
         };
-        return (StatusCode::NOT_FOUND, layout::page("Not found", None, Some(&viewer), &content)).into_response();
+        return visit.refusal(StatusCode::NOT_FOUND, "Not found", &content);
     };
     let (came, ended) = job.so_far(AWAITED).await;
     let (class, verdict) = verdict(&came, job.of, ended);
     let begun = html! { "Begun by " (job.by) ", " (layout::moment(job.began_at)) "." };
-    let rows = came.iter().map(|one| row(one.copy.as_ref(), outcome_text(&one.outcome)));
+    let rows = came.iter().map(|one| (one.copy.as_ref(), outcome_text(&one.outcome), None));
     let main = html! {
         @if !ended {
             p #live {
-                span data-said role="status" { "It continues without this page. " }
+                span data-said role="status" { "It continues without this visit.page. " }
                 a href={ "/again/runs/" (job.id) } { "Refresh" }
             }
         }
         div data-refresh=[(!ended).then_some("2")] {
             p class={ "verdict " (class) } { (verdict) }
-            (outcomes(begun, "Result", rows))
+            (table_of(begun, "Result", rows))
         }
         p { a href="/again" { "Deliver again" } }
     };
-    page_of("Delivered again", &viewer, &main)
+    visit.page_of("Delivered again", Screen::Again, &main)
 }
 
 /// The class and text of the summary line.
-fn verdict(came: &[CopyResult], of: usize, ended: bool) -> (&'static str, String) {
+fn verdict(came: &[CopyOutcome], of: usize, ended: bool) -> (&'static str, String) {
     if !ended {
         return ("wait", format!("Under way: {} of {of} done with.", came.len()));
     }
@@ -587,12 +514,4 @@ fn outcome_text(outcome: &ReplayOutcome) -> Markup {
         ReplayOutcome::Deferred(why) => layout::state("wait", &format!("not now: {why}")),
         ReplayOutcome::Refused(why) => layout::state("bad", &format!("not as it is: {why}")),
     }
-}
-
-fn not_done(why: Rejected, viewer: &WebSession) -> Response {
-    let content = html! {
-        p .bad role="alert" { "Nothing was done: " (why) "." }
-        @if why == Rejected::Busy { p { "Others use it now. Try again in a moment." } }
-    };
-    (StatusCode::SERVICE_UNAVAILABLE, layout::page("Nothing was done", None, Some(viewer), &content)).into_response()
 }

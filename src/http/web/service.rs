@@ -3,16 +3,15 @@
 use super::activity::{counted, waiting_deliveries};
 use super::layout::{self, Column, Screen, number, or_dash, table};
 use super::list_file::{self, FileFormat, FileQuery};
+use super::visit::Visit;
 use super::{Page, auth};
 use crate::base::summary_cache::Summary;
 use crate::http::blocking_pools::Work;
-use crate::ledger::web_sessions::WebSession;
 use crate::operations::activity::Figures;
 use crate::protocol::control::{Command, Process, State, Status, Task};
 use crate::protocol::control_client::ask;
 use crate::protocol::status_text::{age, figure_label, figures_in_order};
-use axum::Extension;
-use axum::extract::{Query, State as Of};
+use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, Render, html};
@@ -24,18 +23,14 @@ use tracing::warn;
 /// How long the master may take. It normally answers at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) async fn show(
-    Of(page): Of<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Query(asked): Query<FileQuery>,
-) -> Response {
-    let shown = |main: &Markup| layout::page("Service", Some(Screen::Service), Some(&viewer), main);
-    let Some(socket) = page.settings.control.clone() else {
-        return shown(&html! { p { "This web UI runs alone: it belongs to no service." } }).into_response();
+pub(super) async fn show(visit: Visit, Query(asked): Query<FileQuery>) -> Response {
+    let shown = |main: &Markup| visit.screen(Screen::Service, main);
+    let Some(socket) = visit.page.settings.control.clone() else {
+        return shown(&html! { p { "This web UI runs alone: it belongs to no service." } });
     };
-    match status(&page, socket.clone()).await {
-        Ok(status) => match asked.format.map(|format| file((&page, &viewer), format, &asked.list, &status)) {
-            None => shown(&main(&status, &counted(&page).await)).into_response(),
+    match status(&visit.page, socket.clone()).await {
+        Ok(status) => match asked.format.map(|format| file(&visit, format, &asked.list, &status)) {
+            None => shown(&main(&status, &counted(&visit.page).await)),
             Some(None) => auth::nothing_here().await,
             Some(Some(file)) => file,
         },
@@ -100,7 +95,7 @@ fn main(status: &Status, figures: &Summary<Figures>) -> Markup {
 }
 
 /// The list as a file. `None` if there is no such list.
-fn file(to: (&Page, &WebSession), format: FileFormat, list: &str, status: &Status) -> Option<Response> {
+fn file(to: &Visit, format: FileFormat, list: &str, status: &Status) -> Option<Response> {
     let task = |Task { task, every_s, next_at, failed_runs, last }: &Task| {
         let last = last.as_ref();
         json!({

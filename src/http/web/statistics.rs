@@ -1,14 +1,13 @@
 //! Statistics of deliveries in an hour, a day, a week. A table under each plot holds the same numbers.
 
-use super::layout::{self, Column, Screen, milliseconds, moment, number, table};
+use super::auth;
+use super::layout::{Column, Screen, milliseconds, moment, number, table};
 use super::list_file::{self, FileQuery};
-use super::{Page, auth};
+use super::visit::Visit;
 use crate::base::summary_cache::{Summary, SummaryCache};
-use crate::ledger::web_sessions::WebSession;
 use crate::operations::stats::{EarlyFailures, Since, StageDuration, Statistics, count};
-use axum::Extension;
-use axum::extract::{Query, State};
-use axum::response::{IntoResponse, Response};
+use axum::extract::Query;
+use axum::response::Response;
 use maud::{Markup, Render, html};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -52,17 +51,17 @@ pub(super) struct StatisticsQuery {
 }
 
 pub(super) async fn show(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
+    visit: Visit,
     Query(asked): Query<StatisticsQuery>,
     Query(file): Query<FileQuery>,
 ) -> Response {
     let asked = if asked.span.is_empty() { SPANS[0].0 } else { &asked.span };
-    let mut spans = SPANS.iter().zip(&page.statistics.spans);
+    let mut spans = SPANS.iter().zip(&visit.page.statistics.spans);
     let Some(((name, _, span), cache)) = spans.find(|((name, ..), _)| *name == asked) else {
         return auth::nothing_here().await;
     };
-    let (blocking, turn, since) = (page.blocking.clone(), Arc::clone(&page.statistics.turn), Since::Ago(*span));
+    let (blocking, turn, since) =
+        (visit.page.blocking.clone(), Arc::clone(&visit.page.statistics.turn), Since::Ago(*span));
     let summary = cache.get(async move {
         let _turn = turn.lock().await;
         blocking.query_long(PATIENCE, move |database| Ok(Arc::new(count(database, since)?))).await
@@ -70,7 +69,7 @@ pub(super) async fn show(
     let summary = summary.await;
     if let (Some(format), Summary::Counted(statistics)) = (file.format, &summary) {
         let Some((columns, rows)) = rows_of(statistics, &file.list) else { return auth::nothing_here().await };
-        return list_file::send((&page, &viewer), format, &file.list, columns, rows, false);
+        return list_file::send(&visit, format, &file.list, columns, rows, false);
     }
     let refresh = REFRESH[usize::from(!matches!(summary, Summary::UnderWay))];
     let shown = html! {
@@ -93,7 +92,7 @@ pub(super) async fn show(
             }
         }
     };
-    layout::page("Statistics", Some(Screen::Statistics), Some(&viewer), &shown).into_response()
+    visit.screen(Screen::Statistics, &shown)
 }
 
 /// A line of a plot, and of the table under it.

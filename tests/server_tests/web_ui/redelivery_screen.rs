@@ -118,6 +118,8 @@ fn a_page_that_may_not_open_mailboxes_offers_the_command_line(engine: Engine) {
     let shown = text(&message);
     let restore =
         shown.split("maildrop_command ").find(|words| words.starts_with("replay --restore")).expect("it is printed");
+    // The footer follows the last command.
+    let restore = restore.trim_end_matches("Times are UTC.");
     let restore: Vec<&str> =
         restore.split(' ').map(|word| word.trim_matches('\'')).filter(|word| !word.is_empty()).collect();
     let output = scene.subcommand(&restore);

@@ -4,8 +4,8 @@ use super::{OVERLAP, PATIENCE, ROWS};
 use crate::base::hex;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::http::blocking_pools::QueryFailure;
-use crate::http::web::Page;
+use crate::http::web::Answered;
+use crate::http::web::visit::Visit;
 use crate::ledger::Database;
 use crate::ledger::activity::{AttemptCursor, Came, Tried, Wanted};
 use crate::ledger::failures::FailureCursor;
@@ -65,11 +65,11 @@ impl SearchForm {
     /// Queries the ledger. A search with a filter may have to read nearly all of it, so it counts as a long query.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
-        page: &Page,
+        visit: &Visit,
         find: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
-    ) -> Result<T, QueryFailure> {
+    ) -> Answered<T> {
         let is_narrowed = !self.q.trim().is_empty() || !self.is_a_name_only();
-        if is_narrowed { page.blocking.query_long(PATIENCE, find).await } else { page.blocking.query(find).await }
+        if is_narrowed { visit.ask_long(PATIENCE, find).await } else { visit.ask(find).await }
     }
 
     pub(super) fn wanted(&self) -> Result<Wanted, String> {

@@ -4,12 +4,11 @@ use super::form::{FAILED, SearchForm};
 use super::{FoundAttempts, ListedMessages, SearchResult, message_path};
 use crate::base::hex;
 use crate::base::timestamp::{self, time_text};
-use crate::http::web::Page;
 use crate::http::web::layout::{self, Column, class, milliseconds, number, or_dash, pager, table, table_with_ids};
 use crate::http::web::list_file::{self, FileFormat};
+use crate::http::web::visit::Visit;
 use crate::ledger::activity::{AttemptCursor, FoundTried, Tried};
 use crate::ledger::audit_queries::RecordedCopy;
-use crate::ledger::web_sessions::WebSession;
 use crate::ledger::{AttemptResult, Outcome};
 use crate::message::Role;
 use crate::operations::activity::{FailuresPage, TakenAs};
@@ -26,7 +25,7 @@ const FAILED_FILE: &str = "first_at,last_at,recipient,count,cause,sender,author,
 const OWED_FILE: &str = "last_tried_at,user,mailbox,recipient,reason,author,subject,message_id";
 
 /// The list as a file.
-pub(super) fn send(to: (&Page, &WebSession), format: FileFormat, found: &SearchResult) -> Response {
+pub(super) fn send(to: &Visit, format: FileFormat, found: &SearchResult) -> Response {
     let (tried, failed, more) = match found {
         SearchResult::Owed(owed, more) => return owed_file(to, format, owed, *more),
         SearchResult::Failed(failed) => {
@@ -56,12 +55,7 @@ pub(super) fn send(to: (&Page, &WebSession), format: FileFormat, found: &SearchR
 }
 
 /// Owed Sent copies as a file.
-pub(in crate::http::web) fn owed_file(
-    to: (&Page, &WebSession),
-    format: FileFormat,
-    owed: &[RecordedCopy],
-    more: bool,
-) -> Response {
+fn owed_file(to: &Visit, format: FileFormat, owed: &[RecordedCopy], more: bool) -> Response {
     let rows = owed.iter().map(|one| {
         json!({
             "last_tried_at": timestamp::exact(one.updated_at), "user": one.user, "mailbox": one.mailbox, "recipient": one.recipient,

@@ -5,11 +5,12 @@ mod form;
 mod lists;
 
 pub(super) use figures::waiting_deliveries;
-pub(super) use lists::{in_words, owed_file, tries};
+pub(super) use lists::{in_words, tries};
 
 use super::layout::{self, Screen};
 use super::list_file::{self, FileQuery};
-use super::{Answered, Page, auth, failed};
+use super::visit::Visit;
+use super::{Answered, Page, auth};
 use crate::base::hex;
 use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::base::timestamp;
@@ -17,15 +18,14 @@ use crate::database::DatabaseError;
 use crate::ledger::activity::{self, Came, FoundTried, Wanted};
 use crate::ledger::audit_queries::{self, RecordedCopy};
 use crate::ledger::message_search::{ListedMessage, MessagePage, read_messages};
-use crate::ledger::web_sessions::WebSession;
 use crate::ledger::{Database, time_span};
 use crate::lock::LockName;
 use crate::operations::activity::{FailuresPage, Figures, STILL_TRIED, TakenAs, figures, search, search_failed};
 use crate::operations::search::{self, read_start};
 use crate::site::Site;
-use axum::extract::{Query, State};
+use axum::Json;
+use axum::extract::Query;
 use axum::response::{IntoResponse, Redirect};
-use axum::{Extension, Json};
 use form::{FAILED, OWED, SearchForm};
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
@@ -69,28 +69,23 @@ const WORDS: [(&str, &str); 8] = [
     ("shunted", "The message has crashed two workers. The service keeps it and tries it alone."),
 ];
 
-pub(super) async fn show(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Query(form): Query<SearchForm>,
-    Query(file): Query<FileQuery>,
-) -> Answered {
+pub(super) async fn show(visit: Visit, Query(form): Query<SearchForm>, Query(file): Query<FileQuery>) -> Answered {
     let (wanted, problem) = match form.wanted() {
         Ok(wanted) => (wanted, None),
         Err(problem) => (SearchForm::default().wanted().unwrap_or_default(), Some(problem)),
     };
-    let (site, asked, limit) = (page.site.clone(), form.clone(), file.limit(ROWS));
+    let (site, asked, limit) = (visit.page.site.clone(), form.clone(), file.limit(ROWS));
     let is_readable = problem.is_none();
     let find = move |database: &mut dyn Database| match is_readable {
         true => find(&site, database, &asked, &wanted, limit),
         false => Ok(SearchResult::Nothing),
     };
     if let Some(format) = file.format {
-        let found = form.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
-        return Ok(lists::send((&page, &viewer), format, &found));
+        let found = form.ask(&visit, find).await?;
+        return Ok(lists::send(&visit, format, &found));
     }
-    let (figures, found) = tokio::join!(counted(&page), form.ask(&page, find));
-    let found = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
+    let (figures, found) = tokio::join!(counted(&visit.page), form.ask(&visit, find));
+    let found = found?;
     if let SearchResult::Attempts(found) = &found
         && form.is_a_name_only()
         && let Some(path) = found.only_message()
@@ -98,13 +93,13 @@ pub(super) async fn show(
         return Ok(Redirect::to(&path).into_response());
     }
     let main = html! {
-        (figures::above(&figures, &viewer))
+        (figures::above(&figures, &visit.viewer))
         (form::inputs(&form, problem.as_deref()))
         (layout::help(&WORDS))
         section #results tabindex="-1" aria-label="Results" {
             @match &found {
                 SearchResult::Nothing => {}
-                SearchResult::NoneYet => { (lists::live_line(&form, &[])) (first_run(&page.site)) }
+                SearchResult::NoneYet => { (lists::live_line(&form, &[])) (first_run(&visit.page.site)) }
                 SearchResult::Owed(owed, more) => { (lists::owed(owed, *more)) (list_file::links(&form.path())) }
                 SearchResult::Failed(failed) => { (lists::failed(&form, failed)) (list_file::links(&form.path())) }
                 SearchResult::Attempts(found) => {
@@ -117,7 +112,7 @@ pub(super) async fn show(
             }
         }
     };
-    Ok(layout::page("Activity", Some(Screen::Activity), Some(&viewer), &main).into_response())
+    Ok(visit.screen(Screen::Activity, &main))
 }
 
 fn find(
@@ -177,8 +172,7 @@ pub(super) struct After {
 
 /// The rows of a list that began or got their outcome after a moment.
 pub(super) async fn new_rows(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
+    visit: Visit,
     Query(form): Query<SearchForm>,
     Query(After { after }): Query<After>,
 ) -> Answered {
@@ -190,7 +184,7 @@ pub(super) async fn new_rows(
         let rows = found.tried.iter().map(lists::row_id).collect();
         Ok(New { rows, after: after.max(now.saturating_sub(OVERLAP)) })
     };
-    let new = form.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
+    let new = form.ask(&visit, find).await?;
     Ok(Json(new).into_response())
 }
 

@@ -1,20 +1,18 @@
 //! The actions on a subscription. Each is recorded in the operations log first, and is not performed if that fails.
 
-use super::super::layout::{moment, number, visible};
-use super::super::operations_log::actor;
-use super::super::{Answered, Page, auth};
-use super::{Key, Subscription, ask, found, of, path, shown};
+use super::super::layout::{Screen, moment, number, visible};
+use super::super::visit::Visit;
+use super::super::{Answered, auth};
+use super::{Subscription, ask, found, of, path};
 use crate::base::timestamp;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::operations_log::Actor;
 use crate::ledger::time_span;
-use crate::ledger::web_sessions::WebSession;
 use crate::operations::subscriptions::SubscriptionState;
 use crate::operations::{notifications, subscriptions};
 use crate::webhook::{ROTATION, payload};
-use axum::Extension;
-use axum::extract::{Form, Path, State};
+use axum::extract::{Form, Path};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
@@ -46,8 +44,7 @@ pub(in crate::http::web) struct Fields {
 }
 
 pub(in crate::http::web) async fn act(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
+    visit: Visit,
     Path((id, action)): Path<(String, String)>,
     Form(Fields { event, since }): Form<Fields>,
 ) -> Answered {
@@ -59,25 +56,26 @@ pub(in crate::http::web) async fn act(
         "redeliver" => payload::read_id(&event).map(Action::Redeliver),
         "recover" => match timestamp::since(since.trim()) {
             Ok(since) => Some(Action::Recover(since)),
-            Err(problem) => return Ok(not_done(&id, &viewer, &problem.to_string())),
+            Err(problem) => return Ok(not_done(&id, &visit, &problem.to_string())),
         },
         _ => None,
     };
     let Some(action) = action else { return Ok(auth::nothing_here().await) };
-    let one = found(&page, &viewer, &id).await?;
-    let (of, by, shared) = (one.id, viewer.clone(), page.clone());
-    let done = ask(&page, &viewer, move |database| action.perform(database, actor(&shared.site, &by), &one));
+    let one = found(&visit, &id).await?;
+    let (of, by) = (one.id, visit.clone());
+    let done = ask(&visit, move |database| action.perform(database, by.actor(), &one));
     let (words, many) = done.await?;
-    info!(by = viewer.name, subscription = %of, done = words, "a subscription was worked on by the page");
+    info!(by = visit.viewer.name, subscription = %of, done = words, "a subscription was worked on by the page");
     let many = many.map(|many| format!("&many={many}")).unwrap_or_default();
     Ok(Redirect::to(&format!("{}?done={words}{many}", path(of))).into_response())
 }
 
 /// The error page for an unreadable moment.
-fn not_done(id: &str, viewer: &WebSession, problem: &str) -> Response {
+fn not_done(id: &str, visit: &Visit, problem: &str) -> Response {
     let back = Uuid::try_parse(id).map_or_else(|_| "/subscriptions".to_owned(), path);
     let main = html! { p .bad { "Given up since: " (problem) "." } p { a href=(back) { "Back" } } };
-    (StatusCode::UNPROCESSABLE_ENTITY, shown("Nothing was done", viewer, &main)).into_response()
+    let page = visit.page_of("Nothing was done", Screen::Subscriptions, &main);
+    (StatusCode::UNPROCESSABLE_ENTITY, page).into_response()
 }
 
 impl Action {
@@ -114,12 +112,8 @@ impl Action {
 }
 
 /// Asks whether the subscription is to be deleted, and says what is lost.
-pub(in crate::http::web) async fn confirm_delete(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Path(id): Path<String>,
-) -> Answered {
-    let one = found(&page, &viewer, &id).await?;
+pub(in crate::http::web) async fn confirm_delete(visit: Visit, Path(id): Path<String>) -> Answered {
+    let one = found(&visit, &id).await?;
     let content = html! {
         p { "This subscription of " b { (one.owner) } " notifies " code { (one.callback_url) } " of " (of(&one)) "." }
         @if !one.description.is_empty() { p { "Its description: " bdi { (visible(&one.description)) } } }
@@ -135,50 +129,44 @@ pub(in crate::http::web) async fn confirm_delete(
             a href=(path(one.id)) { "Keep it" }
         }
     };
-    Ok(shown("Delete the subscription?", &viewer, &content))
+    Ok(visit.page_of("Delete the subscription?", Screen::Subscriptions, &content))
 }
 
 /// Deletes the subscription. One with very many notifications needs several requests.
-pub(in crate::http::web) async fn delete(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Path(id): Path<String>,
-) -> Answered {
-    let one = found(&page, &viewer, &id).await?;
-    let (of, by, shared) = (one.id, viewer.clone(), page.clone());
+pub(in crate::http::web) async fn delete(visit: Visit, Path(id): Path<String>) -> Answered {
+    let one = found(&visit, &id).await?;
+    let (of, by) = (one.id, visit.clone());
     let delete = move |database: &mut dyn Database| {
-        subscriptions::delete(database, actor(&shared.site, &by), &one, Some(notifications::soon()))
+        subscriptions::delete(database, by.actor(), &one, Some(notifications::soon()))
     };
-    let is_gone = ask(&page, &viewer, delete).await?;
-    info!(by = viewer.name, subscription = %of, is_gone, "a subscription is deleted by the page");
+    let is_gone = ask(&visit, delete).await?;
+    info!(by = visit.viewer.name, subscription = %of, is_gone, "a subscription is deleted by the page");
     let next = if is_gone { "/subscriptions?done=deleted".to_owned() } else { format!("{}?done=deleting", path(of)) };
     Ok(Redirect::to(&next).into_response())
 }
 
 /// Shows the secret once: the URL does not contain it, and the browser does not cache it.
-pub(in crate::http::web) async fn secret(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Path(id): Path<String>,
-) -> Answered {
-    let one = found(&page, &viewer, &id).await?;
-    let missing = match &page.settings.notifications.key {
-        Key::Read(_) => None,
-        Key::NotNamed => Some("it is not named in the configuration, so no notification is sent"),
-        Key::Unreadable(problem) => Some(problem.as_str()),
+pub(in crate::http::web) async fn secret(visit: Visit, Path(id): Path<String>) -> Answered {
+    let one = found(&visit, &id).await?;
+    let key = match &visit.page.settings.notifications.key {
+        Some(Ok(key)) => Ok(key),
+        Some(Err(problem)) => Err(problem.as_str()),
+        None => Err("it is not named in the configuration, so no notification is sent"),
     };
-    if let Some(missing) = missing {
-        let content = html! {
-            p { "The secret cannot be shown: it is derived from the file " code { "notifications.secret_key_file" } ", and the web UI cannot read that: " (missing) "." }
-            p { a href=(path(one.id)) { "Back" } }
-        };
-        return Ok(shown("Secret", &viewer, &content));
-    }
-    let (of, by, shared) = (one.id, viewer.clone(), page.clone());
-    let logged = move |database: &mut dyn Database| subscriptions::shows_secret(database, actor(&shared.site, &by), of);
-    ask(&page, &viewer, logged).await?;
-    info!(by = viewer.name, subscription = %one.id, "the secret of a subscription is shown");
-    let Key::Read(key) = &page.settings.notifications.key else { return Ok(auth::nothing_here().await) };
+    let key = match key {
+        Ok(key) => key,
+        Err(missing) => {
+            let content = html! {
+                p { "The secret cannot be shown: it is derived from the file " code { "notifications.secret_key_file" } ", and the web UI cannot read that: " (missing) "." }
+                p { a href=(path(one.id)) { "Back" } }
+            };
+            return Ok(visit.page_of("Secret", Screen::Subscriptions, &content));
+        }
+    };
+    let (of, by) = (one.id, visit.clone());
+    let logged = move |database: &mut dyn Database| subscriptions::shows_secret(database, by.actor(), of);
+    ask(&visit, logged).await?;
+    info!(by = visit.viewer.name, subscription = %one.id, "the secret of a subscription is shown");
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
     let content = html! {
         p { "It signs what " a href=(path(one.id)) { (one.owner) } " receives at " code { (one.callback_url) } ":" }
@@ -186,5 +174,5 @@ pub(in crate::http::web) async fn secret(
         @if let Some(until) = until.filter(|until| *until > timestamp::now()) { p { "The previous secret signs beside it until " (moment(until)) "." } }
         p .hint { "Anybody who has it can sign for you. The operations log records that you have seen it." }
     };
-    Ok(shown("Secret", &viewer, &content))
+    Ok(visit.page_of("Secret", Screen::Subscriptions, &content))
 }

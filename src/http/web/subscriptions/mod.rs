@@ -7,18 +7,17 @@ pub(super) mod one;
 
 use super::layout::{self, Column, Screen, number, or_dash, pager, visible};
 use super::list_file::{self, FileQuery};
-use super::{Answered, Page, auth, failed};
+use super::visit::Visit;
+use super::{Answered, auth};
 use crate::base::timestamp;
 use crate::config::{Config, Engine};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::http::blocking_pools::QueryFailure;
 use crate::ledger::Database;
-use crate::ledger::web_sessions::WebSession;
 use crate::operations::subscriptions::{self, Subscription, SubscriptionState, Those};
 use crate::webhook::MasterKey;
-use axum::Extension;
-use axum::extract::{Query, State};
-use axum::response::{IntoResponse, Response};
+use axum::extract::Query;
+use axum::response::Response;
 use maud::{Markup, Render, html};
 use serde::Deserialize;
 use std::time::Duration;
@@ -30,29 +29,17 @@ const ROWS: usize = 50;
 /// The settings of notifications that this process needs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NotificationSettings {
-    key: Key,
+    /// The master key that secrets are derived from, or why it cannot be read; `None` if it is not named.
+    key: Option<Result<Box<MasterKey>, String>>,
     /// The URL of the API for other machines: notifications contain the URL of their message.
     api: Option<String>,
-}
-
-/// The master key that secrets are derived from.
-#[derive(Clone, Debug, Default)]
-enum Key {
-    #[default]
-    NotNamed,
-    Unreadable(String),
-    Read(Box<MasterKey>),
 }
 
 impl NotificationSettings {
     /// The settings of a configuration. If the key cannot be read, everything but the secrets can be shown.
     pub(super) fn of(config: &Config) -> Self {
-        let key = match MasterKey::configured(&config.notifications) {
-            Ok(None) => Key::NotNamed,
-            Ok(Some(key)) => Key::Read(Box::new(key)),
-            Err(problem) => Key::Unreadable(problem),
-        };
-        Self { key, api: config.web.public_api() }
+        let key = MasterKey::configured(&config.notifications).transpose();
+        Self { key: key.map(|key| key.map(Box::new)), api: config.web.public_api() }
     }
 }
 
@@ -64,16 +51,15 @@ pub(super) struct After {
 }
 
 pub(super) async fn list(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
+    visit: Visit,
     Query(After { after, done }): Query<After>,
     Query(file): Query<FileQuery>,
 ) -> Answered {
-    if page.site.config().is_none() {
+    if visit.page.site.config().is_none() {
         let content = html! {
             p { "What is delivered into a directory (" code { "--embedded" } ") causes no notifications: subscriptions need a database server." }
         };
-        return Ok(shown("Subscriptions", &viewer, &content));
+        return Ok(visit.screen(Screen::Subscriptions, &content));
     }
     let Ok(after) = after.as_deref().map(Uuid::try_parse).transpose() else { return Ok(auth::nothing_here().await) };
     let limit = file.limit(ROWS);
@@ -81,36 +67,31 @@ pub(super) async fn list(
         let those = Those { after, ..Those::default() };
         subscriptions::some(database, &those, limit)
     };
-    let found = ask(&page, &viewer, find).await?;
+    let found = ask(&visit, find).await?;
     if let Some(format) = file.format {
         let more = found.len() == limit;
-        return Ok(list_file::send((&page, &viewer), format, "subscriptions", FILE, found, more));
+        return Ok(list_file::send(&visit, format, "subscriptions", FILE, found, more));
     }
     let main = html! {
         @if done.as_deref() == Some("deleted") { p .verdict .good role="status" { "The subscription is deleted." } }
         (table(&found, after))
     };
-    Ok(shown("Subscriptions", &viewer, &main))
+    Ok(visit.screen(Screen::Subscriptions, &main))
 }
 
 /// Returns the result of `work` on the ledger, or the error page.
 async fn ask<T: Send + 'static>(
-    page: &Page,
-    viewer: &WebSession,
+    visit: &Visit,
     work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
 ) -> Answered<T> {
-    page.blocking.query(work).await.map_err(|problem| unanswered(page, &problem, viewer))
-}
-
-fn shown(title: &str, viewer: &WebSession, main: &Markup) -> Response {
-    layout::page(title, Some(Screen::Subscriptions), Some(viewer), main).into_response()
+    visit.page.blocking.query(work).await.map_err(|problem| unanswered(visit, &problem))
 }
 
 /// The subscription with this id from a path.
-async fn found(page: &Page, viewer: &WebSession, id: &str) -> Answered<Subscription> {
-    let id = Uuid::try_parse(id).ok().filter(|_| page.site.config().is_some());
+async fn found(visit: &Visit, id: &str) -> Answered<Subscription> {
+    let id = Uuid::try_parse(id).ok().filter(|_| visit.page.site.config().is_some());
     let Some(id) = id else { return Err(auth::nothing_here().await) };
-    let found = ask(page, viewer, move |database| subscriptions::read(database, Some(id))).await?;
+    let found = ask(visit, move |database| subscriptions::read(database, Some(id))).await?;
     match found.into_iter().next() {
         Some(one) => Ok(one),
         None => Err(auth::nothing_here().await),
@@ -118,9 +99,9 @@ async fn found(page: &Page, viewer: &WebSession, id: &str) -> Answered<Subscript
 }
 
 /// By default the web UI's database account may not read subscriptions, since a callback URL may contain a password.
-fn unanswered(page: &Page, problem: &QueryFailure, viewer: &WebSession) -> Response {
-    let QueryFailure::Database(DatabaseError { failure, .. }) = problem else { return failed(problem, Some(viewer)) };
-    let folder = match page.site.config().map(|config| config.database.engine) {
+fn unanswered(visit: &Visit, problem: &QueryFailure) -> Response {
+    let QueryFailure::Database(DatabaseError { failure, .. }) = problem else { return visit.failed(problem) };
+    let folder = match visit.page.site.config().map(|config| config.database.engine) {
         Some(Engine::Postgresql) => "postgres",
         _ => "mysql",
     };
@@ -133,9 +114,9 @@ fn unanswered(page: &Page, problem: &QueryFailure, viewer: &WebSession) -> Respo
         DatabaseFailure::Schema => html! {
             p { "The tables are those of an older release. " code { "maildrop_command migrate" } " brings them up to date." }
         },
-        _ => return failed(problem, Some(viewer)),
+        _ => return visit.failed(problem),
     };
-    shown("Subscriptions", viewer, &content)
+    visit.screen(Screen::Subscriptions, &content)
 }
 
 /// The path of one subscription's screen.

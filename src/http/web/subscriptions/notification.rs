@@ -1,31 +1,26 @@
 //! One notification: its payload, its tries and their answers.
 
-use super::super::layout::{message_name, milliseconds, moment, table, visible};
-use super::super::{Answered, Page, auth};
+use super::super::layout::{Screen, message_name, milliseconds, moment, table, visible};
+use super::super::visit::Visit;
+use super::super::{Answered, auth};
 use super::one::{again, notification_state};
-use super::{Subscription, ask, found, path, shown};
+use super::{Subscription, ask, found, path};
 use crate::base::hex;
 use crate::ledger::message_search::subjects;
-use crate::ledger::web_sessions::WebSession;
 use crate::operations::notifications::{self, Due, NotificationAttempt, Pending};
 use crate::webhook::payload;
-use axum::Extension;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use maud::{Markup, Render, html};
 use uuid::Uuid;
 
 /// How many tries are shown: the last ones, in ascending order.
 const MOST_TRIES: usize = 100;
 
-pub(in crate::http::web) async fn show(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
-    Path((id, event)): Path<(String, String)>,
-) -> Answered {
+pub(in crate::http::web) async fn show(visit: Visit, Path((id, event)): Path<(String, String)>) -> Answered {
     let Some(event) = payload::read_id(&event) else { return Ok(auth::nothing_here().await) };
-    let one = found(&page, &viewer, &id).await?;
+    let one = found(&visit, &id).await?;
     let asked = one.clone();
-    let read = ask(&page, &viewer, move |database| {
+    let read = ask(&visit, move |database| {
         let Some(due) = notifications::event_of(database, &asked, event)? else { return Ok(None) };
         let pending = notifications::pending_one(database, asked.id, due.position)?;
         let attempts = notifications::attempts(database, &[due.position], Some(asked.id), MOST_TRIES)?;
@@ -34,9 +29,14 @@ pub(in crate::http::web) async fn show(
         Ok(Some((due, subject, pending, attempts)))
     });
     let Some((due, subject, pending, attempts)) = read.await? else { return Ok(auth::nothing_here().await) };
-    let main =
-        main(&one, (&due, subject.as_deref()), pending.as_ref(), &attempts, page.settings.notifications.api.as_deref());
-    Ok(shown("Notification", &viewer, &main))
+    let main = main(
+        &one,
+        (&due, subject.as_deref()),
+        pending.as_ref(),
+        &attempts,
+        visit.page.settings.notifications.api.as_deref(),
+    );
+    Ok(visit.page_of("Notification", Screen::Subscriptions, &main))
 }
 
 fn main(

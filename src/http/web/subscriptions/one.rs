@@ -1,15 +1,14 @@
 //! One subscription: its settings, its actions and its notifications.
 
-use super::super::layout::{moment, number, or_dash, pager, table, visible};
+use super::super::layout::{Screen, moment, number, or_dash, pager, table, visible};
 use super::super::list_file::{self, FileQuery};
-use super::super::{Answered, Page, auth};
-use super::{ROWS, Subscription, ask, found, last_answer, of, path, seconds, shown, state};
-use crate::ledger::web_sessions::WebSession;
+use super::super::visit::Visit;
+use super::super::{Answered, auth};
+use super::{ROWS, Subscription, ask, found, last_answer, of, path, seconds, state};
 use crate::operations::notifications::{self, Pending, Taken};
 use crate::operations::subscriptions::{SubscriptionState, UNANSWERED};
 use crate::webhook::payload;
-use axum::Extension;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use maud::{Markup, Render, html};
 use serde::Deserialize;
 use uuid::Uuid;
@@ -38,8 +37,7 @@ enum NotificationPage {
 }
 
 pub(in crate::http::web) async fn show(
-    State(page): State<Page>,
-    Extension(viewer): Extension<WebSession>,
+    visit: Visit,
     Path(id): Path<String>,
     Query(asked): Query<Asked>,
     Query(file): Query<FileQuery>,
@@ -48,9 +46,9 @@ pub(in crate::http::web) async fn show(
     let before = asked.before.as_deref().map(str::parse::<i64>).transpose();
     let known = SHOWN.iter().any(|(name, _)| *name == asked.show);
     let (Ok(before), true) = (before, known) else { return Ok(auth::nothing_here().await) };
-    let one = found(&page, &viewer, &id).await?;
+    let one = found(&visit, &id).await?;
     let (id, show, before) = (one.id, asked.show.clone(), before.unwrap_or(i64::MAX));
-    let read = ask(&page, &viewer, move |database| {
+    let read = ask(&visit, move |database| {
         let given_up = match show.as_str() {
             "taken" => {
                 let (taken, onward) = notifications::taken(database, id, before, limit)?;
@@ -64,7 +62,7 @@ pub(in crate::http::web) async fn show(
         let onward = found.last().filter(|_| found.len() == limit).map(|last| last.position);
         Ok(NotificationPage::Pending(found, onward))
     });
-    let (found, to) = (read.await?, (&page, &viewer));
+    let (found, to) = (read.await?, &visit);
     match (file.format, found) {
         (Some(format), NotificationPage::Pending(all, onward)) => {
             let columns = "event,type,state,tries,due_at,given_up_at,last_status,last_error";
@@ -74,7 +72,7 @@ pub(in crate::http::web) async fn show(
             let columns = "event,type,tries,last_at";
             Ok(list_file::send(to, format, "notifications", columns, all, onward.is_some()))
         }
-        (None, found) => Ok(shown("Subscription", &viewer, &main(&one, &asked, &found))),
+        (None, found) => Ok(visit.page_of("Subscription", Screen::Subscriptions, &main(&one, &asked, &found))),
     }
 }
 
