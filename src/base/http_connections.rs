@@ -19,7 +19,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// The minimum time for which a connection has its slot. A client sends its request well within this time.
-pub(crate) const LEAST_TIME: Duration = Duration::from_millis(250);
+const LEAST_TIME: Duration = Duration::from_millis(250);
 /// How long a client may accept no byte of an answer. Even at a kilobyte a second, the buffers of the system (`SEND_BUFFER`)
 /// accept more well within this time.
 const WITHOUT_PROGRESS: Duration = Duration::from_mins(2);
@@ -94,8 +94,7 @@ impl Slots {
         }
     }
 
-    /// A slot, if one is free or a connection can give way now.
-    pub(crate) fn try_admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<ConnectionSlot> {
+    fn try_admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<ConnectionSlot> {
         let (mut taken, now) = (self.taken(), Instant::now());
         if taken.by.len() >= self.most {
             let (number, since) = taken.connection_to_close()?;

@@ -213,7 +213,18 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
 fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Worker, arguments)?;
     let site = Site::configured(config.clone()).map_err(unusable)?;
-    worker::run(&site, &config).map_err(failed)
+    let (file, checked) = (config.file.clone(), arguments.checked.clone());
+    let successor = move || could_work(&file, checked.as_deref());
+    worker::run(&site, &config, Box::new(successor)).map_err(failed)
+}
+
+/// Whether a worker could start: reads the files that a worker reads at its start.
+fn could_work(file: &Path, checked: Option<&Path>) -> Result<(), ServiceError> {
+    let config = match checked {
+        Some(checked) => child_start::checked_configuration(file, checked)?,
+        None => Config::load(file)?,
+    };
+    Ok(Site::configured(config).map(drop)?)
 }
 
 /// The runner reads no password.

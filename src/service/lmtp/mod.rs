@@ -4,8 +4,8 @@
 //! `session` is one conversation without a socket. `command`, `path`, `xforward` and `data` parse the client's bytes. `spool`
 //! stores a message while it is received. `replies` writes the replies to a message, and `counters` counts them.
 //!
-//! `conversation` connects a session with a connection. `listener`, `access` and `server` decide where clients connect, which may,
-//! and how many.
+//! `conversation` connects a session with a connection. `listener`, `access`, `unauthenticated_limit` and `server` decide where
+//! clients connect, which may, and how many.
 
 mod access;
 mod command;
@@ -20,6 +20,7 @@ mod replies;
 mod server;
 mod session;
 mod spool;
+mod unauthenticated_limit;
 mod xforward;
 
 pub use counters::{LmtpCounters, LmtpTally};

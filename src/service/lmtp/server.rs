@@ -5,7 +5,7 @@ use super::conversation::{SessionContext, SessionEnd, TLS};
 use super::counters::LmtpTally;
 use super::listener::{Connection, Listener};
 use super::session::{LmtpSession, Settings, StartTls};
-use crate::base::http_connections::Slots;
+use super::unauthenticated_limit::UnauthenticatedClients;
 use crate::base::listener::Listener as Open;
 use crate::config::Config;
 use crate::service::error::ServiceError;
@@ -72,7 +72,7 @@ impl LmtpServer {
     /// If the system cannot wait for connections on these sockets.
     pub async fn run(self, submissions: mpsc::Sender<InflightMessage>, stop: watch::Receiver<bool>) -> io::Result<()> {
         let Self { listening, settings, access, max_connections } = self;
-        let strangers = Slots::new(places_of_strangers(max_connections));
+        let strangers = UnauthenticatedClients::new(places_of_strangers(max_connections));
         let handler = Arc::new(SessionHandler { settings, access, strangers });
         let context = SessionContext { submissions, stop };
         // Each kind of socket has its own limit, so clients from other machines cannot keep out those on this one. A listener holds
@@ -111,16 +111,17 @@ fn places_of_strangers(max_connections: usize) -> usize {
 struct SessionHandler {
     settings: Arc<Settings>,
     access: Access,
-    /// The connections whose client has not presented its certificate yet.
-    strangers: Arc<Slots>,
+    strangers: UnauthenticatedClients,
 }
 
 impl SessionHandler {
     /// Serves the connections of a listener until the request to stop.
     ///
-    /// At the limit, no connection is accepted until a session ends. Postfix would count a 421, or a closed connection, as a failure
-    /// of the whole site. A connection that waits in the socket's backlog does not count so. The socket is closed at the request to stop: the last messages may take minutes, and the master that
-    /// replaces a killed one needs the socket.
+    /// At the limit, no connection is accepted until a session ends. Postfix would count a 421, or a closed connection, as a
+    /// failure of the whole site. A connection that waits in the socket's backlog does not count so.
+    ///
+    /// The socket is closed at the request to stop: the last messages may take minutes, and the master that replaces a killed one
+    /// needs the socket.
     async fn serve(self: Arc<Self>, listener: Listener, places: Arc<Semaphore>, context: SessionContext) {
         let mut stop = context.stop.clone();
         loop {
@@ -179,16 +180,19 @@ impl SessionHandler {
         };
         let secured = if let Some(address) = stranger {
             // Such a client may neither use up the connections of others, nor keep its own for long.
-            let Some(mut place) = self.strangers.try_admit(Some(address)) else {
+            let Some(place) = self.strangers.admit(address) else {
                 self.settings.tally.sent_away();
-                debug!(?address, "a client is sent away: too many others have yet to show a certificate");
+                debug!(
+                    ?address,
+                    "a client is sent away: too many others of its address have yet to show a certificate"
+                );
                 return Ok(());
             };
             tokio::select! {
                 secured = timeout(STRANGERS_TIME, before_tls) => secured??,
-                () = place.is_lost() => {
+                _ = place => {
                     self.settings.tally.sent_away();
-                    debug!(?address, "a client that has yet to show a certificate gives way to another one");
+                    debug!(?address, "a client that has yet to show a certificate gives way to another address");
                     return Ok(());
                 }
             }
@@ -205,7 +209,6 @@ impl SessionHandler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::http_connections::LEAST_TIME;
     use crate::config::Service;
     use crate::service::lmtp::spool::Spool;
     use std::net::{IpAddr, Ipv4Addr};
@@ -244,7 +247,7 @@ mod tests {
             spool,
             tally: LmtpTally::default(),
         };
-        let (access, strangers) = (Access::new(&service).unwrap(), Slots::new(2));
+        let (access, strangers) = (Access::new(&service).unwrap(), UnauthenticatedClients::new(2));
         let handler = Arc::new(SessionHandler { settings: Arc::new(settings), access, strangers });
         let (submissions, _submitted) = mpsc::channel(1);
         let (_stop, stop) = watch::channel(false);
@@ -261,18 +264,22 @@ mod tests {
             let first = client.read_u8().await.ok();
             (client, session, first)
         };
-        let stranger = Ipv4Addr::new(192, 0, 2, 1);
+        let [stranger, another] = [1, 2].map(|last| Ipv4Addr::new(192, 0, 2, last));
         let (mut first, session, greeting) = connect(stranger).await;
         assert_eq!(greeting, Some(b'2'));
-        let (_second, _session, greeting) = connect(stranger).await;
+        let (second, its_session, greeting) = connect(stranger).await;
         assert_eq!(greeting, Some(b'2'));
         assert_eq!(connect(stranger).await.2, None, "all places are taken");
         assert_eq!(connect(Ipv4Addr::LOCALHOST).await.2, Some(b'2'), "a neighbour needs none of them");
-        // A moment later, the one that has waited longest gives way.
-        sleep(LEAST_TIME).await;
-        let (_third, _session, greeting) = connect(stranger).await;
+        // An address without a connection gets one of those that another address holds.
+        let (_third, _session, greeting) = connect(another).await;
         assert_eq!(greeting, Some(b'2'));
         session.await.unwrap().unwrap();
         assert_eq!(first.read_to_end(&mut Vec::new()).await.map_err(|error| error.kind()).err(), None, "it is closed");
+        assert_eq!(connect(stranger).await.2, None, "each has as many");
+        drop(second);
+        // The client has left without reading the greeting, which may be an error.
+        drop(its_session.await.unwrap());
+        assert_eq!(connect(stranger).await.2, Some(b'2'));
     }
 }

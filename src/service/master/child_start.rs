@@ -42,8 +42,7 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     if std::os::unix::process::parent_id() != master {
         return Err(ServiceError::NoMaster);
     }
-    let text = std::fs::read_to_string(checked).map_err(ServiceError::file("reading", checked))?;
-    let config = Config::parse(file, &text)?;
+    let config = checked_configuration(file, checked)?;
     if matches!(role, Role::Worker | Role::Timer | Role::Notifier | Role::Web) {
         let Rlimit { maximum, .. } = getrlimit(Resource::As);
         // The hard limit may be lower than the configured one.
@@ -70,6 +69,15 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     };
     std::thread::Builder::new().name("log".into()).spawn(reopen).map_err(ServiceError::system("starting a thread"))?;
     Ok(config)
+}
+
+/// The configuration of `file` as the master has checked it.
+///
+/// # Errors
+/// If `checked`, which has its text, cannot be read or is not a valid configuration.
+pub fn checked_configuration(file: &Path, checked: &Path) -> Result<Config, ServiceError> {
+    let text = std::fs::read_to_string(checked).map_err(ServiceError::file("reading", checked))?;
+    Ok(Config::parse(file, &text)?)
 }
 
 /// Files of the system's resolver and its libraries, and the usual places of trusted certificates. None of these folders has

@@ -16,6 +16,7 @@ pub mod upgrade;
 pub mod writer;
 
 use super::inflight_message::Body;
+use crate::base::timestamp;
 use crate::delivery::Verdict;
 use crate::protocol::control::End;
 use crate::protocol::{Request, Source};
@@ -78,7 +79,7 @@ pub struct LostJob {
 pub enum Order {
     /// A message has crashed this many workers.
     Crashed { digest: Digest, crashes: u32, reason: String, request: Box<Request>, body: Body },
-    /// The message is delivered.
+    /// The message is delivered, or its record was dropped for another one.
     Remove(Digest),
 }
 
@@ -86,6 +87,8 @@ pub enum Order {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CrashRecord {
     crashes: u32,
+    /// When the message first crashed a worker, in microseconds since 1970.
+    since: i64,
     /// If the message is shunted: from then on, the holder's next retry is a new attempt.
     due: Instant,
 }
@@ -121,7 +124,7 @@ impl CrashRecords {
     pub fn remembered(messages: Vec<CrashedMessage>, now: Instant) -> Self {
         let mut all = Self::default();
         for message in messages {
-            let record = CrashRecord { crashes: message.crashes, due: now };
+            let record = CrashRecord { crashes: message.crashes, since: message.since, due: now };
             all.records.insert((message.envelope.size, message.digest), record);
         }
         all
@@ -195,8 +198,7 @@ impl CrashRecords {
         self.counted.retain(|at| now.saturating_duration_since(*at) < MINUTE);
         let key = (request.size, digest);
         let is_known = self.records.contains_key(&key);
-        let is_full = !is_known && self.records.len() >= MOST_RECORDS;
-        if self.counted.len() >= CRASHES_A_MINUTE || is_full {
+        if self.counted.len() >= CRASHES_A_MINUTE || !(is_known || self.frees_record()) {
             warn!(id, "too many messages have crashed workers: this crash does not count");
             return;
         }
@@ -204,7 +206,7 @@ impl CrashRecords {
         if is_known && !alone {
             return;
         }
-        let record = self.records.entry(key).or_insert(CrashRecord { crashes: 0, due: now });
+        let record = self.records.entry(key).or_insert(CrashRecord { crashes: 0, since: timestamp::now(), due: now });
         record.crashes = record.crashes.saturating_add(1);
         let crashes = record.crashes;
         if crashes == SHUNTED_AFTER {
@@ -221,6 +223,18 @@ impl CrashRecords {
         let last_line = last_line.map(|line| format!(": {line}")).unwrap_or_default();
         let reason = format!("worker {pid} {}{last_line}", end.end);
         self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
+    }
+
+    /// Whether there may be one more record. At the limit, the oldest suspect is dropped for it: its holder retries it.
+    fn frees_record(&mut self) -> bool {
+        if self.records.len() < MOST_RECORDS {
+            return true;
+        }
+        let suspects = self.records.iter().filter(|(_, record)| !record.is_shunted());
+        let Some((_, oldest)) = suspects.map(|(key, record)| (record.since, *key)).min() else { return false };
+        self.records.remove(&oldest);
+        self.orders.push(Order::Remove(oldest.1));
+        true
     }
 
     /// Takes the changes that must be stored.
@@ -299,14 +313,19 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_limit_no_crash_of_another_message_counts() {
+    fn of_too_many_messages_the_oldest_suspect_is_forgotten_and_no_shunted_one() {
         let (mut records, now) = (CrashRecords::default(), Instant::now());
         let at = |minute: usize| now + MINUTE * u32::try_from(minute).unwrap();
         for number in 0..MOST_RECORDS {
             assert!(crash(&mut records, 7, &number.to_string(), false, at(number)));
         }
-        assert!(!crash(&mut records, 7, "another", false, at(MOST_RECORDS)));
-        assert!(crash(&mut records, 7, "0", true, at(MOST_RECORDS + 1)));
+        assert!(crash(&mut records, 7, "0", true, at(MOST_RECORDS)));
+        assert!(crash(&mut records, 7, "another", false, at(MOST_RECORDS + 1)));
         assert_eq!((records.records.len(), records.suspects()), (MOST_RECORDS, MOST_RECORDS - 1));
+        let is_known = |message: &str| {
+            let key = (message.len() as u64, Digest::of(message.as_bytes()));
+            records.records.contains_key(&key)
+        };
+        assert!(is_known("0") && is_known("another"), "neither what is shunted, nor what is new");
     }
 }

@@ -71,7 +71,7 @@ pub(super) struct Link {
     broker: PathBuf,
     longest_frame: usize,
     stop: Arc<Stop>,
-    recycling: Recycling,
+    recycling: Arc<Recycling>,
     woken: UnixStream,
     assign: Sender<Job>,
     answers: Receiver<DeliveryReply>,
@@ -84,7 +84,7 @@ impl Link {
     pub(super) fn new(
         config: &Config,
         stop: Arc<Stop>,
-        recycling: Recycling,
+        recycling: Arc<Recycling>,
         woken: UnixStream,
         assign: Sender<Job>,
         answers: Receiver<DeliveryReply>,
@@ -144,7 +144,7 @@ impl Link {
     }
 
     fn is_to_end(&self) -> bool {
-        if self.recycling.is_old() {
+        if self.recycling.is_due_by_age() {
             self.stop.request();
         }
         self.stop.is_requested()

@@ -34,7 +34,7 @@ fn link(folder: &Path) -> (Link, Arc<Stop>, Wake, Receiver<Job>, Sender<Delivery
     let stop = Arc::new(Stop::on_signals().unwrap());
     let (wake, woken) = Wake::pair().unwrap();
     let ((assign, assigned), (answer, answers)) = (channel(), channel());
-    let recycling = Recycling::new(1000);
+    let recycling = Arc::new(Recycling::new(1000, Box::new(|| Ok(()))));
     (Link::new(&config, Arc::clone(&stop), recycling, woken, assign, answers), stop, wake, assigned, answer)
 }
 

@@ -17,6 +17,7 @@ use crate::protocol::{DatabaseState, Header, Logins, Reply, Request};
 use crate::site::{self, Sessions, Site};
 use link::{DeliveryReply, Job, Link, Wake};
 use recycling::Recycling;
+pub use recycling::Successor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,18 +34,19 @@ const PAST_THE_DEADLINE: Duration = Duration::from_secs(3);
 /// How long preparing the sessions for the next delivery may take. No other limit covers a server that hangs then.
 const BETWEEN_DELIVERIES: Duration = Duration::from_secs(10);
 
-/// Delivers the messages of the broker until SIGTERM or SIGINT, or until this worker must be replaced.
+/// Delivers the messages of the broker until SIGTERM or SIGINT, or until this worker must be replaced and a new process could
+/// begin.
 ///
 /// # Errors
 /// If the system provides no threads or signal handlers.
-pub fn run(site: &Site, config: &Config) -> Result<(), ServiceError> {
+pub fn run(site: &Site, config: &Config, successor: Successor) -> Result<(), ServiceError> {
     let stop = Arc::new(Stop::on_signals().map_err(ServiceError::system("setting up signals"))?);
     let (wake, woken) = Wake::pair().map_err(ServiceError::system("making a pair of sockets"))?;
     let watchdog = process_watchdog::start().map_err(ServiceError::system("starting a thread"))?;
-    let recycling = Recycling::new(config.service.recycle_after);
+    let recycling = Arc::new(Recycling::new(config.service.recycle_after, successor));
     let (assign, assigned) = mpsc::channel();
     let (answer, answers) = mpsc::channel();
-    let link = Link::new(config, Arc::clone(&stop), recycling, woken, assign, answers);
+    let link = Link::new(config, Arc::clone(&stop), Arc::clone(&recycling), woken, assign, answers);
     let talking = thread::Builder::new().name("broker".into()).spawn(move || link.run());
     let talking = talking.map_err(ServiceError::system("starting a thread"))?;
 

@@ -99,6 +99,28 @@ fn a_message_that_crashes_two_workers_is_shunted_while_others_flow_and_delivered
 
 on_two_engines!(no_message_is_blamed_for_a_database_that_hangs);
 
+#[test]
+fn a_worker_that_has_served_for_long_enough_goes_on_where_another_one_would_miss_its_password() {
+    let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
+    let service = Service::start_with(&mut scene, "workers = 1\nrecycle_after = 1\n", &[]);
+    let (worker, password) = (service.processes("worker"), scene.path("imap.password"));
+    let aside = scene.path("aside");
+    std::fs::rename(&password, &aside).unwrap();
+    for number in 0..3 {
+        let message = scene.message(&format!("m{number}"));
+        let replies = Lmtp::connect(&service.socket).deliver(LISA, &["doug@mail.axial.net".to_owned()], &message);
+        assert!(replies[0].starts_with("250 2.0.0 INBOX appended"), "{number}: {replies:?}");
+        assert_eq!(service.processes("worker"), worker, "after message {number}");
+    }
+    let log = scene.log();
+    assert_eq!(log.matches("no new worker could begin").count(), 1, "{log}");
+    assert!(log.contains(&password), "{log}");
+
+    // It ends as any other.
+    std::fs::rename(&aside, &password).unwrap();
+    service.end();
+}
+
 /// Every process of it is stopped; its kernel acknowledges what is sent to it.
 fn no_message_is_blamed_for_a_database_that_hangs(engine: Engine) {
     let server = OwnServer::database(engine);

@@ -128,7 +128,7 @@ fn a_process() {
     if role == Role::Timer {
         timer::run(&site, &config.service, config.retention).unwrap();
     } else {
-        worker::run(&site, &config).unwrap();
+        worker::run(&site, &config, Box::new(|| Ok(()))).unwrap();
     }
     std::process::exit(0);
 }
