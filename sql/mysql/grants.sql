@@ -46,9 +46,6 @@ GRANT SELECT ON maildrop.maildrop_migrations TO 'maildrop'@'%';
 -- GRANT EXECUTE ON FUNCTION maildrop.maildrop_lock_name TO 'maildrop'@'%';
 -- GRANT EXECUTE ON FUNCTION maildrop.maildrop_lock_key TO 'maildrop'@'%';
 
--- MySQL only (MariaDB needs no right): `check` counts the replicas, and says whether a fail-over may lose deliveries.
--- GRANT SELECT (processlist_command) ON performance_schema.threads TO 'maildrop'@'%';
-
 -- Group Replication: the group's view distinguishes a former primary from the new one. Also whether the server is in the
 -- group, and reaches the majority of it.
 -- GRANT SELECT ON performance_schema.replication_group_member_stats TO 'maildrop'@'%';

@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Arguments {
     #[command(flatten)]
     site: SiteOptions,
-    /// Prove on the live database that the lock excludes: one connection takes it, another must be refused; that all
-    /// connections lead to one server; and that the hosts that have delivered lately take the same locks
+    /// Prove on the live database that the lock excludes: one connection takes it, another must be refused; and that all
+    /// connections lead to one server
     #[arg(long)]
     self_test: bool,
     /// Log in to the mailbox of this address [default: some address of the table]
@@ -71,25 +71,21 @@ fn renew_proof(options: &SiteOptions) -> Ended {
 /// What must be fixed comes first. What is ok, without advice, is counted or comes last.
 fn text(findings: &[Finding], all: bool) -> String {
     use FindingState::{Bad, Good, Warning};
-    let mut shown: Vec<&Finding> =
-        findings.iter().filter(|finding| all || finding.state != Good || finding.fix.is_some()).collect();
-    let hidden = findings.len() - shown.len();
+    let is_shown = |finding: &&Finding| all || finding.state != Good || finding.fix.is_some();
+    let (mut shown, hidden): (Vec<&Finding>, Vec<&Finding>) = findings.iter().partition(is_shown);
     shown.sort_by_key(|finding| Reverse(finding.state));
-    let mut text = String::new();
-    if !shown.is_empty() {
-        let rows = shown.into_iter().map(|finding| {
-            let word = match finding.state {
-                Good => "ok",
-                Warning => "warning",
-                Bad => "BAD",
-            };
-            let fix = finding.fix.as_deref().unwrap_or_default();
-            [finding.what.as_str(), word, &finding.found, fix].map(ToOwned::to_owned)
-        });
-        text = table(["what", "", "found", "fix"], rows) + "\n";
-    }
-    if hidden > 0 {
-        text += &format!("{hidden} ok: --all shows them.\n");
+    let rows = shown.iter().map(|finding| {
+        let word = match finding.state {
+            Good => "ok",
+            Warning => "warning",
+            Bad => "BAD",
+        };
+        let fix = finding.fix.as_deref().unwrap_or_default();
+        [finding.what.as_str(), word, &finding.found, fix].map(ToOwned::to_owned)
+    });
+    let mut text = if shown.is_empty() { String::new() } else { table(["what", "", "found", "fix"], rows) + "\n" };
+    if !hidden.is_empty() {
+        text += &format!("{} ok: --all shows them.\n", hidden.len());
     }
     let count = |state: FindingState| findings.iter().filter(|finding| finding.state == state).count();
     text + &match (count(Bad), count(Warning)) {
@@ -102,11 +98,16 @@ fn text(findings: &[Finding], all: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::check::{bad, good, warning};
+    use crate::ledger::FindingState::{Bad, Warning};
+    use crate::ledger::check::good;
 
     #[test]
     fn what_must_be_fixed_comes_first_and_what_is_ok_is_counted() {
-        let findings = [good("lock", "excludes"), warning("file", "late", "wait"), bad("login", "refused", "name it")];
+        let findings = [
+            good("lock", "excludes"),
+            Warning.finding("file", "late", "wait"),
+            Bad.finding("login", "refused", "name it"),
+        ];
         let lines = |text: String| -> Vec<String> {
             text.lines().map(|line| line.trim().split("  ").next().unwrap().into()).collect()
         };

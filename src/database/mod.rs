@@ -21,7 +21,7 @@ pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
 pub use self::row::{Columns, FromColumn, FromRow, Row};
 pub(crate) use self::row::{columns_of, unreadable};
-pub use self::session::{Client, Idle, Privacy, Sealed, Session};
+pub use self::session::{Client, Idle, Sealed, Session};
 pub use self::sqlite::SqliteDatabase;
 pub use self::tables::{Dialect, Tables, UnlockedChange, Value};
 pub(crate) use self::tables::{Query, without_nul};

@@ -26,25 +26,10 @@ pub struct Client {
 /// hangs costs the session, and not the process.
 pub(super) const RESET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who could read the traffic, or impersonate the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Privacy {
-    /// Any machine in between: the connection is not encrypted, and goes to another host.
-    InClear,
-    /// Any machine with a certificate for the host's name from an authority of the `ca_file`, or from a public one.
-    CaFileAndPublic,
-    /// The server is on this machine, or its certificate is by an authority that the system trusts.
-    Good,
-}
-
 /// A session with a database, whatever the engine, while it serves a delivery.
 pub trait Session {
     /// How many round trips to the server there were since this delivery began, without those of connecting.
     fn round_trips(&self) -> u32;
-
-    fn privacy(&self) -> Privacy {
-        Privacy::Good
-    }
 
     /// Whether the server has reported, without being asked, that it takes no writes.
     fn said_read_only(&self) -> bool {

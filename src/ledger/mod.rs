@@ -45,7 +45,7 @@ pub mod web_sessions;
 
 pub(crate) use addresses::one_name;
 pub use addresses::{AddressBook, Destination};
-pub use check::{Finding, FindingState, Requirements, describe, inspect, inspect_server, server};
+pub use check::{Finding, FindingState, Requirements, describe, inspect, server};
 pub use deliveries::NeverEnded;
 pub use epoch::Epoch;
 pub use event::EventRecord;

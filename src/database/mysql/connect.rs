@@ -1,6 +1,6 @@
 //! Opens the connection: which address, which certificate, how long.
 
-use super::super::{Client, DatabaseError, DatabaseFailure, Privacy, Server, Tls};
+use super::super::{Client, DatabaseError, DatabaseFailure, Server, Tls};
 use super::error;
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
@@ -25,16 +25,6 @@ const SYSTEM_CERTIFICATES: [&str; 5] = [
     "/usr/local/etc/ssl/cert.pem",
     "/etc/ssl/cert.pem",
 ];
-
-/// Who could read the traffic to this server. The crate adds Mozilla's root certificates to those of the `ca_file`, and has
-/// no option to prevent that (mysql 28.0.4, `src/io/tls/rustls_io.rs`).
-pub(super) fn privacy(server: &Server) -> Privacy {
-    match (&server.tls, &server.address) {
-        (Tls::Off, address) if !address.is_on_this_machine() => Privacy::InClear,
-        (Tls::Verify { ca_file: Some(_) }, Endpoint::Tcp { .. }) => Privacy::CaFileAndPublic,
-        _ => Privacy::Good,
-    }
-}
 
 pub(super) fn open(
     server: &Server,

@@ -32,7 +32,7 @@ pub(crate) mod sql;
 mod tables;
 
 use super::former_primary::Timeline;
-use super::{Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Privacy, Row, Sealed, Server, Session};
+use super::{Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Row, Sealed, Server, Session};
 use super::{session, unreadable, unsupported_products};
 use crate::base::back_off::BackOff;
 use crate::base::deadline::Deadline;
@@ -107,7 +107,6 @@ pub struct MysqlDatabase {
     lacks_sync_standby: bool,
     /// The longest packet that the server takes in this session, in bytes.
     pub(crate) max_allowed_packet: usize,
-    privacy: Privacy,
     round_trips: u32,
 }
 
@@ -128,10 +127,6 @@ pub(crate) type Answer = Vec<Row>;
 impl Session for MysqlDatabase {
     fn round_trips(&self) -> u32 {
         self.round_trips
-    }
-
-    fn privacy(&self) -> Privacy {
-        self.privacy
     }
 
     fn said_read_only(&self) -> bool {
@@ -244,7 +239,6 @@ impl MysqlDatabase {
             timeline: None,
             lacks_sync_standby: false,
             max_allowed_packet: 0,
-            privacy: connect::privacy(server),
             round_trips: 0,
         };
         database.set_session_up()?;

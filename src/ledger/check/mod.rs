@@ -1,12 +1,13 @@
-//! What `check` verifies of a database: whether it gives the guarantees that lock and ledger rely on. The checks for one engine
-//! are in that engine's file.
+//! What `check` verifies of a database: whether it gives the guarantees that lock and ledger rely on.
 
-mod mysql;
-mod postgres;
+mod file_system;
 pub(crate) mod rights;
 pub(crate) mod rows;
-mod sqlite;
+mod settings;
 
+use self::FindingState::{Bad, Good, Warning};
+pub(crate) use self::settings::FORGETS;
+use self::settings::Settings;
 use crate::base::deadline;
 use crate::database::{DatabaseError, Dialect, FromRow, Query};
 use crate::ledger::Database;
@@ -37,28 +38,14 @@ pub fn describe(database: &mut dyn Database) -> Result<String, DatabaseError> {
 /// # Errors
 /// If the server does not answer.
 pub fn server(database: &mut dyn Database) -> Result<String, DatabaseError> {
-    let doing = "asking which server it is";
-    match database.dialect() {
+    let ask = match database.dialect() {
         // The system_identifier would not do: a standby shares it with its primary.
-        Dialect::Postgresql => {
-            only(database, doing, "SELECT 'the one that is up since ' || pg_postmaster_start_time()")
-        }
-        Dialect::Mysql | Dialect::Mariadb => mysql::server(database),
-        Dialect::Sqlite => sqlite::directory(database),
-    }
-}
-
-/// A finding on each setting of the server that could be wrong. Examples: a standby; read-only; a commit that is not
-/// durable; a cluster on which the lock does not exclude; a time limit shorter than a delivery's.
-///
-/// # Errors
-/// If the server does not answer. A setting that our role may not read is a finding.
-pub fn inspect_server(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<Finding>, DatabaseError> {
-    match database.dialect() {
-        Dialect::Postgresql => postgres::inspect(database, wanted),
-        Dialect::Mysql | Dialect::Mariadb => mysql::inspect(database, wanted),
-        Dialect::Sqlite => sqlite::inspect(database),
-    }
+        Dialect::Postgresql => "SELECT 'the one that is up since ' || pg_postmaster_start_time()",
+        Dialect::Mysql => "SELECT CONCAT('hostname ', @@hostname, ', port ', @@port, ', server_uuid ', @@server_uuid)",
+        Dialect::Mariadb => "SELECT CONCAT('hostname ', @@hostname, ', port ', @@port, ', server_id ', @@server_id)",
+        Dialect::Sqlite => "SELECT file FROM pragma_database_list WHERE name = 'main'",
+    };
+    only(database, "asking which server it is", ask)
 }
 
 fn only<T: FromRow>(database: &mut dyn Database, doing: &str, sql: &str) -> Result<T, DatabaseError> {
@@ -70,7 +57,18 @@ fn only<T: FromRow>(database: &mut dyn Database, doing: &str, sql: &str) -> Resu
 /// # Errors
 /// If the server does not answer.
 pub fn inspect(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<Finding>, DatabaseError> {
-    let mut findings = inspect_server(database, wanted)?;
+    let mut findings = Vec::new();
+    if database.dialect() == Dialect::Sqlite {
+        findings.push(file_system::inspect(&server(database)?));
+    } else {
+        let fix = "name the primary: a lock on another server excludes nobody";
+        findings.push(match database.is_read_only()? {
+            true => Bad.finding("writes", "the server takes none", fix),
+            false => good("writes", "the server takes them"),
+        });
+        let settings = Settings::read(database)?;
+        findings.extend(settings::inspect(&settings, wanted, !database.lacks_sync_standby()));
+    }
     findings.push(named_lock(database));
     let migrations = schema::status(database)?;
     findings.extend(schema(&migrations));
@@ -94,8 +92,8 @@ fn named_lock(database: &mut dyn Database) -> Finding {
                 taken a lock on one session";
     match taken {
         Ok(true) => good(what, "taken, still held, let go"),
-        Ok(false) => bad(what, "it did not stay with the connection", fix),
-        Err(error) => bad(what, error.to_string(), fix),
+        Ok(false) => Bad.finding(what, "it did not stay with the connection", fix),
+        Err(error) => Bad.finding(what, error.to_string(), fix),
     }
 }
 
@@ -106,24 +104,24 @@ pub(crate) fn is_complete(migrations: &[MigrationStatus]) -> bool {
 
 /// `migrate` applies all missing migrations, so only the first missing one is reported.
 fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
-    let mut missing = false;
-    let shown = all.iter().filter_map(|migration| {
+    let is_missing = |migration: &&MigrationStatus| migration.state == MigrationState::Pending;
+    let first = all.iter().find(|migration| is_missing(migration) && !migration.optional).map(|first| first.number);
+    let shown =
+        all.iter().filter(|migration| !is_missing(migration) || first.is_none_or(|first| migration.number <= first));
+    let findings = shown.map(|migration| {
         let what = format!("migration {:04}_{}", migration.number, migration.name);
         let run = "run `maildrop_command migrate`";
-        let pending = migration.state == MigrationState::Pending;
-        if pending && missing {
-            return None;
-        }
-        missing |= pending && !migration.optional;
-        Some(match migration.state {
+        match migration.state {
             MigrationState::Applied => good(what, "applied"),
             MigrationState::Newer => good(what, "applied by a newer release"),
-            MigrationState::Pending if migration.optional => warning(what, "left out", run),
-            MigrationState::Pending => bad(what, "not applied", run),
-            MigrationState::Edited => bad(what, "applied with another text", "recreate the database: docs/upgrade.md"),
-        })
+            MigrationState::Pending if migration.optional => Warning.finding(what, "left out", run),
+            MigrationState::Pending => Bad.finding(what, "not applied", run),
+            MigrationState::Edited => {
+                Bad.finding(what, "applied with another text", "recreate the database: docs/upgrade.md")
+            }
+        }
     });
-    shown.collect()
+    findings.collect()
 }
 
 /// What a site requires of its database.
@@ -172,35 +170,15 @@ impl Finding {
     }
 }
 
-/// What a fail-over costs if no commit waits for a standby.
-pub(crate) const FORGETS: &str =
-    "a fail-over forgets what has not arrived yet, which is then delivered twice, and is not in the ledger";
+impl FindingState {
+    /// With what fixes the setting; if it is correct, with advice.
+    pub(crate) fn finding(self, what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
+        Finding { what: what.into(), state: self, found: found.into(), fix: Some(fix.into()) }
+    }
+}
 
 pub(crate) fn good(what: impl Into<String>, found: impl Into<String>) -> Finding {
-    Finding { what: what.into(), state: FindingState::Good, found: found.into(), fix: None }
-}
-
-/// A correct setting, and advice about it.
-pub(crate) fn advised(what: impl Into<String>, found: impl Into<String>, advice: impl Into<String>) -> Finding {
-    Finding { fix: Some(advice.into()), ..good(what, found) }
-}
-
-pub(crate) fn warning(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
-    Finding { what: what.into(), state: FindingState::Warning, found: found.into(), fix: Some(fix.into()) }
-}
-
-/// A setting that breaks a guarantee if commits have to be replicated.
-pub(crate) fn bad_if(
-    replicated: bool,
-    what: impl Into<String>,
-    found: impl Into<String>,
-    fix: impl Into<String>,
-) -> Finding {
-    if replicated { bad(what, found, fix) } else { warning(what, found, fix) }
-}
-
-pub(crate) fn bad(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
-    Finding { what: what.into(), state: FindingState::Bad, found: found.into(), fix: Some(fix.into()) }
+    Finding { fix: None, ..Good.finding(what, found, "") }
 }
 
 #[cfg(test)]

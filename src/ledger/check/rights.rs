@@ -1,7 +1,8 @@
 //! The rights that the roles of deliveries and of the notifier need: those that `sql/*/grants.sql` and `sql/*/grants-notify.sql`
 //! grant. After an upgrade, `check` thus reports the rights that a role still lacks.
 
-use super::{Finding, bad, good, warning};
+use super::FindingState::{Bad, Warning};
+use super::{Finding, good};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Tables};
 
 /// The files of all engines grant the same, except for one more right for MySQL's form of a record ([`OF_MYSQL`]). PostgreSQL's
@@ -21,11 +22,10 @@ const OF_MYSQL: (&str, &str, &str) = ("messages", "UPDATE", "id");
 
 /// Parses a file's grants: `GRANT SELECT, UPDATE (state, updated_at) ON subscriptions TO :"role";`.
 fn granted(file: &str) -> Vec<Right<'_>> {
-    let lines: Vec<&str> = file.split(';').collect();
     let mut all = Vec::new();
-    for statement in lines {
+    for statement in file.split(';') {
         let Some((_, grant)) = statement.split_once("\nGRANT ") else { continue };
-        let Some((rights, on)) = grant.split_once(" ON ").or_else(|| grant.split_once("\n    ON ")) else { continue };
+        let Some((rights, on)) = grant.split_once("ON ") else { continue };
         let Some((tables, _)) = on.split_once(" TO ") else { continue };
         // The columns belong to the last right.
         let (rights, columns) = rights.split_once('(').unwrap_or((rights, ""));
@@ -41,110 +41,101 @@ fn granted(file: &str) -> Vec<Right<'_>> {
     all
 }
 
+/// How the tables begin that only some sites or a timer write to, as the comments in `grants.sql` say.
+const OF_SOME_SITES: [&str; 5] = ["message_", "unknown_recipients", "failures", "outbox", "subscriptions"];
+
 /// The rights that the role of deliveries lacks. The schema must be up to date: the rights are tried on its tables.
 ///
 /// # Errors
 /// If the server does not answer.
-pub(super) fn of_deliveries<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<Finding>, DatabaseError> {
+pub(super) fn of_deliveries(database: &mut dyn Tables) -> Result<Vec<Finding>, DatabaseError> {
     let is_postgres = database.dialect() == Dialect::Postgresql;
     let mut needed = granted(OF_DELIVERIES);
     let (table, right, column) = OF_MYSQL;
     needed.extend((!is_postgres).then(|| Right { table, right, columns: vec![column] }));
-    let fix = if is_postgres {
-        "grant what sql/postgres/grants.sql grants"
-    } else {
-        "grant what sql/mysql/grants.sql grants"
-    };
-    let mut findings = Vec::new();
-    for Right { table, right, columns } in needed {
-        if has(database, table, right, &columns)? {
-            continue;
-        }
+    let file = file(database, "grants.sql");
+    let fix = format!("grant what {file} grants");
+    let findings = missing(database, needed)?.into_iter().map(|Right { table, right, .. }| {
         let what = format!("{right} on {table}");
-        let only_some = match table {
-            "message_addresses" | "message_addresses_read" => {
-                "needed by a timer of this role, so that people find addresses"
-            }
-            "message_sources" => "needed only with record.keep_source",
-            "unknown_recipients" => "needed with routing.unknown_recipient = \"reject\", which defers without it",
-            "failures" if right == "DELETE" => "needed by a timer of this role, so that a row goes after seven days",
-            "failures" => "without it a delivery that fails before its journal is only in the log",
-            "outbox" | "subscriptions" => "needed once anybody is subscribed, who is notified of nothing without it",
-            _ => {
-                findings.push(bad(what, "not granted", fix));
-                continue;
-            }
-        };
-        findings.push(warning(what, format!("not granted; {only_some}"), fix));
-    }
-    if findings.is_empty() {
-        findings.push(good("rights", "all that grants.sql gives"));
-    }
-    Ok(findings)
+        match OF_SOME_SITES.iter().any(|begin| table.starts_with(begin)) {
+            true => Warning.finding(what, format!("not granted; {file} says which sites need it"), &fix),
+            false => Bad.finding(what, "not granted", &fix),
+        }
+    });
+    let findings: Vec<Finding> = findings.collect();
+    Ok(if findings.is_empty() { vec![good("rights", "all that grants.sql gives")] } else { findings })
 }
 
-/// The rights that the notifier's role lacks: `INSERT on outbox`.
+/// Whether the notifier's role has its rights.
 ///
 /// # Errors
 /// If the server does not answer.
-pub(crate) fn missing_to_the_notifier<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<String>, DatabaseError> {
+pub(crate) fn of_the_notifier(database: &mut dyn Tables) -> Result<Finding, DatabaseError> {
+    let missing = missing(database, granted(OF_THE_NOTIFIER))?;
+    let missing: Vec<String> = missing.iter().map(|Right { table, right, .. }| format!("{right} on {table}")).collect();
+    if missing.is_empty() {
+        return Ok(good("notifier", "its role has enough rights"));
+    }
+    let found = format!("its role lacks {}: subscribers miss notifications", missing.join(", "));
+    Ok(Warning.finding("notifier", found, format!("grant what {} grants", file(database, "grants-notify.sql"))))
+}
+
+fn file(database: &mut dyn Tables, name: &str) -> String {
+    format!("sql/{}/{name}", if database.dialect() == Dialect::Postgresql { "postgres" } else { "mysql" })
+}
+
+fn missing<'a>(database: &mut dyn Tables, needed: Vec<Right<'a>>) -> Result<Vec<Right<'a>>, DatabaseError> {
     let mut missing = Vec::new();
-    for Right { table, right, columns } in granted(OF_THE_NOTIFIER) {
-        if !has(database, table, right, &columns)? {
-            missing.push(format!("{right} on {table}"));
+    for needed in needed {
+        if !has(database, needed.table, needed.right, &needed.columns)? {
+            missing.push(needed);
         }
     }
     Ok(missing)
 }
 
-pub(in crate::ledger) fn has<D: Tables + ?Sized>(
-    database: &mut D,
+pub(in crate::ledger) fn has(
+    database: &mut dyn Tables,
     table: &str,
     right: &str,
     of: &[&str],
 ) -> Result<bool, DatabaseError> {
     let doing = "asking for our rights";
     if database.dialect() == Dialect::Postgresql {
-        let privileges = match (table.strip_prefix("FUNCTION "), of) {
-            (Some(function), _) => format!("has_function_privilege('{function}', '{right}')"),
-            (None, []) => format!("has_table_privilege('{table}', '{right}')"),
-            (None, columns) => {
-                let each =
-                    columns.iter().map(|column| format!("has_column_privilege('{table}', '{column}', '{right}')"));
-                each.collect::<Vec<_>>().join(" AND ")
-            }
+        let ask = match (table.strip_prefix("FUNCTION "), of) {
+            (Some(function), _) => format!("SELECT has_function_privilege('{function}', '{right}')"),
+            (None, []) => format!("SELECT has_table_privilege('{table}', '{right}')"),
+            (None, columns) => format!(
+                "SELECT bool_and(has_column_privilege('{table}', c, '{right}')) FROM unnest('{{{}}}'::text[]) c",
+                columns.join(", ")
+            ),
         };
-        return Ok(database.query_first(doing, &format!("SELECT {privileges}"), &[])?.unwrap_or_default());
-    }
-    if table.starts_with("FUNCTION ") {
-        return Ok(true);
+        return Ok(database.query_first(doing, &ask, &[])?.unwrap_or_default());
     }
     // Tries a statement that changes nothing: the server checks rights before it searches rows. The statements also read: without
     // SELECT, this reports the other rights as missing too.
-    let columns = if of.is_empty() { "*".to_owned() } else { of.join(", ") };
-    let tried = match right {
-        "SELECT" => database.select(doing, &format!("SELECT {columns} FROM {table} WHERE FALSE"), &[]).map(drop),
-        // The columns without a default value.
-        "INSERT" if table == "outbox" => {
-            let sql = "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, host, diff, \
-                       created_at) SELECT '', '', '', '', '', 'recipient', '', '', '', '', '{}', UTC_TIMESTAMP(6) FROM DUAL WHERE FALSE";
-            database.change(doing, sql, &[]).map(drop)
-        }
-        "INSERT" => {
-            database.change(doing, &format!("INSERT INTO {table} SELECT * FROM {table} WHERE FALSE"), &[]).map(drop)
-        }
+    let sql = match right {
+        "EXECUTE" => return Ok(true),
+        "SELECT" if of.is_empty() => format!("SELECT * FROM {table} WHERE FALSE"),
+        "SELECT" => format!("SELECT {} FROM {table} WHERE FALSE", of.join(", ")),
+        // Its columns must not be read. With IGNORE the server does not miss the others.
+        "INSERT" if table == "outbox" => "INSERT IGNORE INTO outbox (event) SELECT '' FROM DUAL WHERE FALSE".to_owned(),
+        "INSERT" => format!("INSERT INTO {table} SELECT * FROM {table} WHERE FALSE"),
+        // Each table on which the whole-table UPDATE is granted has this column.
         "UPDATE" => {
-            // Each table on which the whole-table UPDATE is granted has this column.
             let of = if of.is_empty() { &["due_at"] } else { of };
             let same: Vec<String> = of.iter().map(|column| format!("{column} = {column}")).collect();
-            database.change(doing, &format!("UPDATE {table} SET {} WHERE FALSE", same.join(", ")), &[]).map(drop)
+            format!("UPDATE {table} SET {} WHERE FALSE", same.join(", "))
         }
-        _ => database.change(doing, &format!("DELETE FROM {table} WHERE FALSE"), &[]).map(drop),
+        _ => format!("DELETE FROM {table} WHERE FALSE"),
+    };
+    let tried = match right {
+        "SELECT" => database.select(doing, &sql, &[]).map(drop),
+        _ => database.change(doing, &sql, &[]).map(drop),
     };
     match tried {
-        Ok(()) => Ok(true),
         Err(error) if error.failure == DatabaseFailure::AccessDenied => Ok(false),
-        Err(error) => Err(error),
+        tried => tried.map(|()| true),
     }
 }
 

@@ -11,7 +11,7 @@ mod web_sessions_tests;
 
 use super::message_addresses::AddressPattern;
 use super::trace::{self, By};
-use super::{CopyKey, Database, Notifications, Outcome, check, retention, statistics};
+use super::{CopyKey, Database, Notifications, Outcome, retention, statistics};
 use crate::base::deadline::Deadline;
 use crate::database::{Client, DatabaseFailure, SqliteDatabase, Tables, Value};
 use crate::lock::{Holder, LockName};
@@ -467,33 +467,6 @@ fn old_rows_are_forgotten_in_pieces_until_none_is_left() {
     assert!(retention::try_right(&mut site.database, &["attempts", "copies"]).is_ok());
     assert!(retention::try_right(&mut site.database, &["attempts", "nowhere"]).is_err());
     assert_eq!(site.number("SELECT count(*) FROM messages"), 51);
-}
-
-#[test]
-fn an_address_with_one_mailbox_for_all_is_found() {
-    let mut site = site();
-    let table = "CREATE TABLE addresses (address TEXT, inbox TEXT, sent TEXT)";
-    site.database.change("making a table", table, &[]).unwrap();
-    let mut enter = |address, inbox, sent| {
-        let row = [("address", Value::Text(address)), ("inbox", Value::Text(inbox)), ("sent", Value::Text(sent))];
-        site.put("addresses", &row);
-        check::rows::address_with_one_mailbox(&mut site.database).unwrap()
-    };
-    assert_eq!(enter("anna@x", "INBOX", "Sent"), None);
-    assert_eq!(enter("doug@x", "Inbox", "INBOX").as_deref(), Some("doug@x"));
-    assert_eq!(enter("carl@x", "Mail", "Mail").as_deref(), Some("carl@x"));
-}
-
-#[test]
-fn the_locks_that_were_taken_lately_are_the_newest_thousand() {
-    let mut site = site();
-    for message in 1..4 {
-        site.tried(Attempt::at(message * 10, THEN + message));
-    }
-    let taken = check::rows::taken_locks(&mut site.database, THEN + 2).unwrap();
-    let taken: Vec<_> =
-        taken.iter().map(|taken| (taken.host.as_str(), taken.message_id.as_str(), taken.lock)).collect();
-    assert_eq!(taken, [("mx1", "3@x", lock(30)), ("mx1", "2@x", lock(20))]);
 }
 
 #[test]

@@ -140,21 +140,6 @@ pub fn prove(
     }
 }
 
-/// Whether two users' INBOXes are one mailbox; `None` if that is unknown, as with two empty ones that look the same. Equal
-/// ids prove nothing: users whose mailboxes were copied from one skeleton share them.
-///
-/// # Errors
-/// If the server cannot be reached, or does not let both users in.
-pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Result<Option<bool>, MailboxError> {
-    let [user, other] = users;
-    let probe = Probe { settings, user, mailbox: "INBOX", deadline };
-    let (before, _session) = probe.users_fingerprint()?;
-    let theirs = probe.fingerprint_in(connect(settings, deadline)?.authenticate(other)?)?;
-    let (after, _) = probe.users_fingerprint()?;
-    let LeadsTo::At(theirs) = theirs else { return Ok(Some(false)) };
-    Ok(before.may_be(&theirs, &after).filter(|may_be| !may_be || theirs.position.uid_next > 1))
-}
-
 /// Whether `user` sees a mailbox that is created for a moment in the account of `other`: then both users have the same
 /// mailboxes. `None` if no mailbox can be created there, or it vanishes during the check. If the account may create
 /// mailboxes but not delete them, the mailbox stays. That bothers no user: `other` is the service account, or does not

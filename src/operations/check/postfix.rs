@@ -6,7 +6,8 @@ use crate::base::deadline::Deadline;
 use crate::base::program_output::output_of;
 use crate::config::{Config, Delivery};
 use crate::ledger::Finding;
-use crate::ledger::check::{advised, bad, good, warning};
+use crate::ledger::FindingState::{Bad, Good, Warning};
+use crate::ledger::check::good;
 use humantime::format_duration as span;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -32,7 +33,7 @@ const DAYS: char = 'd';
 const SECONDS: char = 's';
 
 /// The findings on both limits, and on domains that Postfix delivers in another way.
-pub(super) fn look(config: &Config, deadline: Deadline) -> Vec<Finding> {
+pub(super) fn inspect(config: &Config, deadline: Deadline) -> Vec<Finding> {
     let said = Said::by_postconf(deadline);
     let limits = [time_limit(&config.delivery, &said), queue_lifetime(config, &said)];
     limits.into_iter().chain(local_domains(&said)).collect()
@@ -46,64 +47,45 @@ fn local_domains(said: &Said) -> Option<Finding> {
         .collect();
     let found = format!("{LOCAL_DOMAINS} and {VIRTUAL_DOMAINS} both contain {}", in_both.join(", "));
     let fix = "remove it from mydestination in main.cf: until then Postfix delivers its mail by local_transport, and not by virtual_transport";
-    (!in_both.is_empty()).then(|| bad("Postfix's domains", found, fix))
+    (!in_both.is_empty()).then(|| Bad.finding("Postfix's domains", found, fix))
 }
 
 /// When Postfix kills a delivery, and bounces its message.
 fn time_limit(delivery: &Delivery, said: &Said) -> Finding {
-    let what = "deadline";
-    let (deadline, configured) = (delivery.deadline, delivery.postfix_time_limit);
-    let found = |limit: Duration, of: &str| format!("{}; Postfix's limit: {}{of}", span(deadline), span(limit));
-    let shortest = OF_OUR_TRANSPORTS.into_iter().filter_map(|name| Some((said.time(name, SECONDS)?, name))).min();
-    let default = || Some((said.time(OF_OTHERS, SECONDS)?, OF_OTHERS));
-    let Some((limit, name)) = shortest.or_else(default) else {
+    let (what, deadline, seconds) = ("deadline", delivery.deadline, delivery.postfix_time_limit.as_secs());
+    let limit_of = |name| Some((said.time(name, SECONDS)?, name));
+    let shortest = OF_OUR_TRANSPORTS.into_iter().filter_map(limit_of).min();
+    let Some((limit, name)) = shortest.or_else(|| limit_of(OF_OTHERS)) else {
+        let found = format!("{}; Postfix's limit: {}", span(deadline), span(delivery.postfix_time_limit));
         let advice = "see that main.cf says the same: postconf maildrop_time_limit command_time_limit";
-        return advised(what, found(configured, ""), advice);
+        return Good.finding(what, found, advice);
     };
-    let found = found(limit, &format!(" ({name})"));
-    let seconds = configured.as_secs();
-    match shortest {
-        _ if limit > deadline => good(what, found),
-        Some(_) => bad(what, found, format!("set {name} = {seconds}s in main.cf: {KILLS}")),
-        None => {
-            let fix = format!("set one of the transport's own in main.cf, NAME_time_limit = {seconds}s: {KILLS}");
-            warning(what, found, fix)
-        }
+    let found = format!("{}; Postfix's limit: {} ({name})", span(deadline), span(limit));
+    if limit > deadline {
+        return good(what, found);
     }
+    let (state, name) = if shortest.is_some() { (Bad, name) } else { (Warning, "NAME_time_limit") };
+    state.finding(what, found, format!("set {name} = {seconds}s in main.cf, for the transport: {KILLS}"))
 }
 
 /// How long Postfix retries a message before it bounces it.
 fn queue_lifetime(config: &Config, said: &Said) -> Finding {
     let what = "queue lifetime";
     let (configured, append_grace) = (config.delivery.postfix_queue_lifetime, config.imap.append_grace);
-    let (ours, seconds, retry_for) = (span(configured), configured.as_secs(), span(config.policy().sent_retry_for));
-    let uses =
-        format!("; a Sent copy is tried for {retry_for}, an attempt that died is settled after {}", span(append_grace));
+    let (ours, seconds) = (span(configured), configured.as_secs());
     let Some(lifetime) = said.time(QUEUE_LIFETIME, DAYS) else {
-        return advised(
-            what,
-            format!("{ours}{uses}"),
-            format!("see that main.cf says the same: postconf {QUEUE_LIFETIME}"),
-        );
+        let advice = format!("see that main.cf says the same: postconf {QUEUE_LIFETIME}");
+        return Good.finding(what, ours.to_string(), advice);
     };
     let theirs = span(lifetime);
-    let found = match lifetime == configured {
-        true => format!("{ours}{uses}"),
-        false => format!("{ours}, and Postfix's is {theirs} ({QUEUE_LIFETIME}){uses}"),
-    };
-    let say = format!("say delivery.postfix_queue_lifetime = \"{theirs}\"");
-    let set = format!("set {QUEUE_LIFETIME} = {seconds}s in main.cf");
-    if lifetime.is_zero() {
-        let why = "with 0 Postfix tries once, and bounces what is deferred, even if the recipient has received it";
-        bad(what, found, format!("{set}: {why}"))
+    let found = format!("{ours}, and Postfix's is {theirs} ({QUEUE_LIFETIME})");
+    if let Some((key, problem)) = config.retention.forgets_too_early(lifetime.saturating_add(append_grace)) {
+        Bad.finding(what, found, format!("retention.{key}: {problem}"))
     } else if lifetime < configured {
-        let why = "Postfix gives up sooner than expected, and may bounce what the recipient has received";
-        bad(what, found, format!("{say}, and what has to fit into it, or {set}: {why}"))
-    } else if let Some((key, problem)) = config.retention.forgets_too_early(lifetime.saturating_add(append_grace)) {
-        bad(what, found, format!("retention.{key}: {problem}"))
-    } else if lifetime > configured {
-        let why = "what a fail-over or a restore forgot is searched for no longer than that";
-        advised(what, found, format!("{say}, unless another mail host has less: {why}"))
+        let why = "Postfix gives up sooner than expected (at 0 after one try), and may bounce what the recipient has received";
+        let set =
+            format!("set {QUEUE_LIFETIME} = {seconds}s in main.cf, or delivery.postfix_queue_lifetime to Postfix's");
+        Bad.finding(what, found, format!("{set}: {why}"))
     } else {
         good(what, found)
     }
@@ -140,21 +122,8 @@ impl Said {
 
 /// A time as Postfix reads it (`src/global/conv_time.c`): a number and one letter, or a number alone, which is in `unit`.
 fn time(text: &str, unit: char) -> Option<Duration> {
-    let number = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let seconds = match text.get(number.len()..)?.chars().collect::<Vec<_>>()[..] {
-        [] => unit,
-        [named] => named,
-        _ => return None,
-    };
-    let seconds = match seconds {
-        's' => 1,
-        'm' => 60,
-        'h' => 60 * 60,
-        'd' => 24 * 60 * 60,
-        'w' => 7 * 24 * 60 * 60,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(seconds).map(Duration::from_secs)
+    let has_unit = text.ends_with(|c: char| !c.is_ascii_digit());
+    humantime::parse_duration(&if has_unit { text.to_owned() } else { format!("{text}{unit}") }).ok()
 }
 
 #[cfg(test)]
@@ -198,9 +167,7 @@ mod tests {
         }
         assert_eq!(time("1000", SECONDS), Some(Duration::from_secs(1000)));
         let too_much = "99999999999999999999d";
-        for text in
-            ["", "d", "5D", "5y", "5dd", "5 d", "1h30m", "-1d", "five", "$bounce_queue_lifetime", "5é", too_much]
-        {
+        for text in ["", "d", "5dd", "-1d", "five", "$bounce_queue_lifetime", "5é", too_much] {
             assert_eq!(time(text, DAYS), None, "{text}");
         }
     }
@@ -211,17 +178,12 @@ mod tests {
         for (more, answer, state, advice) in [
             ("", "maximal_queue_lifetime = 5d\n", FindingState::Good, None),
             ("", "maximal_queue_lifetime = 120h\n", FindingState::Good, None),
-            (
-                "",
-                "maximal_queue_lifetime = 10\n",
-                FindingState::Good,
-                Some("say delivery.postfix_queue_lifetime = \"10days\""),
-            ),
+            ("", "maximal_queue_lifetime = 10\n", FindingState::Good, None),
             (
                 "",
                 "maximal_queue_lifetime = 1h\n",
                 FindingState::Bad,
-                Some("say delivery.postfix_queue_lifetime = \"1h\", and"),
+                Some("delivery.postfix_queue_lifetime to Postfix's"),
             ),
             (
                 "",
@@ -229,14 +191,9 @@ mod tests {
                 FindingState::Bad,
                 Some("maximal_queue_lifetime = 432000s in main.cf"),
             ),
-            ("", "maximal_queue_lifetime = 0\n", FindingState::Bad, Some("with 0 Postfix tries once")),
+            ("", "maximal_queue_lifetime = 0\n", FindingState::Bad, Some("at 0 after one try")),
             // The longest time that can be parsed.
-            (
-                "",
-                "maximal_queue_lifetime = 18446744073709551615s\n",
-                FindingState::Good,
-                Some("say delivery.postfix_queue_lifetime"),
-            ),
+            ("", "maximal_queue_lifetime = 18446744073709551615s\n", FindingState::Good, None),
             (
                 "[delivery]\npostfix_queue_lifetime = \"1d\"\n",
                 "maximal_queue_lifetime = 1d\n",

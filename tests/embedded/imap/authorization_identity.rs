@@ -7,7 +7,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::imap::{Mechanism, Settings};
 use maildrop_command::mailbox::MailboxFailure;
-use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, login_path, prove};
+use maildrop_command::mailbox::imap::authorization::{Honoured, login_path, prove};
 use std::time::Duration;
 
 fn soon() -> Deadline {
@@ -167,24 +167,6 @@ fn a_server_that_closes_the_connection_on_who_does_not_exist_and_on_nobody_else_
         _ => Welcome::CutOff,
     };
     assert_eq!(found(dovecots_master_user), Ok(Honoured::InventedUserCutOff));
-}
-
-#[test]
-fn two_users_with_one_inbox_are_seen() {
-    let found = |welcome: fn(&Login) -> Welcome| {
-        are_one(&Accounts::start(None, welcome).settings(), ["doug", "scuba"], soon()).unwrap()
-    };
-    assert_eq!(found(|_| Welcome::to("service", 7, 5)), Some(true));
-    assert_eq!(found(|login| Welcome::to("", if login.acting_for == "doug" { 7 } else { 8 }, 5)), Some(false));
-    assert_eq!(found(|_| Welcome::to("", 7, 1)), None);
-    // Recreated between two looks.
-    assert_eq!(found(|login| Welcome::to("", 7 + login.earlier as u32, 5)), None);
-    // Ids prove two; one id proves nothing.
-    assert_eq!(found(|login| Welcome::with_id("", &login.acting_for, 7, 1)), Some(false));
-    assert_eq!(found(|_| Welcome::with_id("", "skeleton", 7, 1)), None);
-    assert_eq!(found(|_| Welcome::with_id("", "skeleton", 7, 5)), Some(true));
-    let apart = |login: &Login| Welcome::with_id("", "skeleton", if login.acting_for == "doug" { 7 } else { 8 }, 5);
-    assert_eq!(found(apart), Some(false));
 }
 
 /// A check holds for one login; another server, another machine's own server, another account or another name in the

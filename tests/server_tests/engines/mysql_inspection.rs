@@ -21,16 +21,15 @@ fn finding<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {
 fn a_server_in_order_is_found_so(server: &str) {
     let site = TestDatabase::new(server);
     let findings = inspect(&mut site.connect(), Requirements::default()).unwrap();
-    for what in ["version", "read_only", "max_allowed_packet", "named lock", "migration 0001_schema", "rights"] {
+    for what in ["version", "writes", "max_allowed_packet", "named lock", "migration 0001_schema", "rights"] {
         assert_eq!(finding(&findings, what).state, FindingState::Good, "{:?}", finding(&findings, what));
     }
     let durable: Option<i64> = site.admin().query_first("SELECT @@innodb_flush_log_at_trx_commit").unwrap();
     let state = finding(&findings, "innodb_flush_log_at_trx_commit").state;
     assert_eq!(state, if durable == Some(1) { FindingState::Good } else { FindingState::Bad });
-    assert!(
-        findings.iter().all(|finding| (finding.state == FindingState::Good) == finding.fix.is_none()),
-        "{findings:#?}"
-    );
+    // MySQL does not show whether a replica follows.
+    let mut others = findings.iter().filter(|finding| finding.what != "replication");
+    assert!(others.all(|finding| (finding.state == FindingState::Good) == finding.fix.is_none()), "{findings:#?}");
     // Trying the rights has left nothing behind.
     for table in ["attempts", "messages", "message_sources", "copies", "addresses"] {
         let rows: Option<u64> = site.admin().query_first(format!("SELECT COUNT(*) FROM {table}")).unwrap();
@@ -75,11 +74,11 @@ fn what_fails_otherwise_is_no_missing_right(server: &str) {
 fn the_server_says_what_it_is(server: &str) {
     let site = TestDatabase::empty(server);
     let named: Option<String> =
-        site.admin().query_first("SELECT CONCAT('hostname ', @@hostname, ', port ', @@port, ', server_u')").unwrap();
+        site.admin().query_first("SELECT CONCAT('hostname ', @@hostname, ', port ', @@port, ', server_')").unwrap();
     let named = named.unwrap();
     let [one, other] =
         [site.connect(), site.connect()].map(|mut database| maildrop_command::ledger::server(&mut database).unwrap());
-    assert!(one.starts_with(&named) && one.len() > named.len() + 10, "{one}");
+    assert!(one.starts_with(&named), "{one}");
     assert_eq!(one, other);
     let described = describe(&mut site.connect()).unwrap();
     let version: Option<String> = site.admin().query_first("SELECT VERSION()").unwrap();

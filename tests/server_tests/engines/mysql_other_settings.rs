@@ -1,10 +1,9 @@
 //! MySQL and MariaDB, set up in another way than the shared servers: a server of the test's own, since what is set there is
 //! set for everybody.
 
-use crate::support::check_report::{Checked, assert_reported_before};
+use crate::support::check_report::Checked;
 use crate::support::database::{ADMINISTRATOR, Engine};
 use crate::support::own_server::OwnServer;
-use crate::support::program::wait_until;
 use crate::support::site_fixture::Scene;
 use maildrop_command::database::{DatabaseFailure, Idle};
 use maildrop_command::ledger::{Finding, FindingState, Requirements, inspect};
@@ -35,14 +34,12 @@ fn it_is_set_up_otherwise(engine: Engine) {
     a_limit_to_every_answer(&mut scene);
     no_writes(&mut scene);
     if engine == Engine::Mysql9 {
-        who_follows_and_is_not_waited_for(&mut scene, &server);
         scene.database.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'");
-        // MySQL's waits as it should, but for the time.
-        a_commit_that_waits_for_a_while(&mut scene, "source", &[]);
+        a_commit_that_waits_for_a_while(&mut scene, "source");
         scene.database.execute("UNINSTALL PLUGIN rpl_semi_sync_source");
-        a_group_without_its_greater_part(&mut scene);
+        a_group_that_gives_up_a_promise(&mut scene);
     } else {
-        a_commit_that_waits_for_a_while(&mut scene, "master", &["it waits at AFTER_COMMIT"]);
+        a_commit_that_waits_for_a_while(&mut scene, "master");
     }
 }
 
@@ -95,73 +92,43 @@ fn no_writes(scene: &mut Scene) {
     assert!(database.still_held(&one).unwrap());
 }
 
-/// As a member that was cut off from the others finds itself.
-fn a_group_without_its_greater_part(scene: &mut Scene) {
-    scene.database.execute("INSTALL PLUGIN group_replication SONAME 'group_replication.so'");
-    scene.database.execute("SET GLOBAL group_replication_group_name = '7b2fa1c2-0000-4000-8000-000000000000'");
+/// With several primaries, or a new one that may be read before it has applied everything.
+fn a_group_that_gives_up_a_promise(scene: &mut Scene) {
+    // A role that may not read whether it is online in its group.
     scene.configure(|settings| {
         (settings.role, settings.database_password) = ("deliverer".into(), "deliverer-secret".into());
     });
-    let members = |scene: &Scene| find(scene, "group members");
-    assert_eq!(members(scene).state, FindingState::Warning, "the role may not look");
-    scene.database.execute("GRANT SELECT ON performance_schema.replication_group_members TO deliverer");
-    let found = members(scene);
-    assert_eq!((found.state, found.found.as_str()), (FindingState::Bad, "0 of 1 online"));
-    assert_eq!(find(scene, "Group Replication").found, "single primary");
-    scene.database.execute("SET GLOBAL group_replication_consistency = EVENTUAL");
-    assert_eq!(find(scene, "group_replication_consistency").state, FindingState::Bad);
+    scene.database.execute("INSTALL PLUGIN group_replication SONAME 'group_replication.so'");
+    scene.database.execute("SET GLOBAL group_replication_group_name = '7b2fa1c2-0000-4000-8000-000000000000'");
+    let state = |scene: &Scene, what| find(scene, what).state;
+    assert_eq!(state(scene, "replication"), FindingState::Good);
+    for (what, value) in
+        [("group_replication_consistency", "EVENTUAL"), ("group_replication_single_primary_mode", "OFF")]
+    {
+        assert_eq!(state(scene, what), FindingState::Good, "{what}");
+        scene.database.execute(&format!("SET GLOBAL {what} = {value}"));
+        assert_eq!(state(scene, what), FindingState::Bad, "{what}");
+    }
     scene.database.execute("UNINSTALL PLUGIN group_replication");
 }
 
-/// A reader of the binary log is visible to a role with the right; MySQL shows it to nobody else.
-fn who_follows_and_is_not_waited_for(scene: &mut Scene, server: &OwnServer) {
-    scene.configure(|settings| {
-        (settings.role, settings.database_password) = ("deliverer".into(), "deliverer-secret".into());
-        settings.more = String::new();
-    });
-    let replication = |scene: &Scene| (find(scene, "replication").state, find(scene, "replication").found);
-    assert_eq!(
-        replication(scene),
-        (FindingState::Warning, "whether replicas follow is unknown, and no commit waits for them".into())
-    );
-    scene.database.execute("GRANT SELECT (processlist_command) ON performance_schema.threads TO deliverer");
-    assert_eq!(replication(scene), (FindingState::Good, "none".into()));
-    server.start_inside(&format!(
-        "exec mysqlbinlog --read-from-remote-server --stop-never --raw --result-file=/tmp/ --socket=/tmp/mysql.sock \
-         --user={} --password={} binlog.000001",
-        ADMINISTRATOR.0, ADMINISTRATOR.1
-    ));
-    wait_until("it follows", || replication(scene).0 == FindingState::Warning);
-    assert_reported_before(scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
-    let dump = "SELECT CAST(id AS char) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
-    for session in scene.database.texts(dump) {
-        scene.database.execute(&format!("KILL {session}"));
-    }
-    wait_until("it follows no more", || replication(scene).0 == FindingState::Good);
-}
-
-/// Ten seconds, as it comes; or longer than `check` itself has time, and shorter than a delivery has.
-fn a_commit_that_waits_for_a_while(scene: &mut Scene, of: &str, besides: &[&str]) {
-    let what = "semi-synchronous replication";
+/// Longer than `check` itself has time, and shorter than a delivery has. No replica is there.
+fn a_commit_that_waits_for_a_while(scene: &mut Scene, of: &str) {
     scene.database.execute(&format!("SET GLOBAL rpl_semi_sync_{of}_enabled = ON"));
-    let findings = inspect(scene.open_database().as_mut(), Requirements::default()).unwrap();
-    let found = findings.iter().filter(|finding| finding.what == what);
-    let found: Vec<_> = found.map(|finding| (finding.state, finding.found.as_str())).collect();
-    let mut wanted = vec![(FindingState::Warning, "a commit waits 10 s, and then for nobody")];
-    wanted.extend(besides.iter().map(|besides| (FindingState::Warning, *besides)));
-    assert_eq!(found, wanted);
     scene.database.execute(&format!("SET GLOBAL rpl_semi_sync_{of}_timeout = 100000"));
-    let short = "a commit waits 100 s, and then for nobody";
-    for (durability, deadline, state, exit) in
-        [("local", "240s", Some("warning"), 0), ("replicated", "240s", Some("bad"), 69), ("replicated", "90s", None, 0)]
-    {
+    let (none, nobody) = ("none", "no commit waits for another server, if any follows");
+    let in_vain = "a commit waits for a replica, 100 s at most, and there is none";
+    for (durability, deadline, finding, exit) in [
+        ("local", "240s", ("ok", none), 0),
+        ("replicated", "240s", ("bad", nobody), 69),
+        ("replicated", "90s", ("bad", in_vain), 69),
+    ] {
         let config = scene.other_configuration("semi-synchronous.toml", |settings| {
             settings.database_more = format!("failover_timeout = \"0s\"\ndurability = {durability:?}\n");
             settings.more = format!("[delivery]\ndeadline = {deadline:?}\n");
         });
         let checked = Checked::by(&config);
-        let found = checked.on(what).into_iter().find(|(_, found)| *found == short).map(|(state, _)| state);
-        assert_eq!((found, checked.exit), (state, Some(exit)), "{durability} {deadline}: {:?}", checked.on(what));
+        assert_eq!((checked.on("replication"), checked.exit), (vec![finding], Some(exit)), "{durability} {deadline}");
     }
     scene.database.execute(&format!("SET GLOBAL rpl_semi_sync_{of}_enabled = OFF"));
 }
@@ -188,7 +155,7 @@ fn on_a_node_of_galera_nothing_is_delivered() {
     server.start();
     scene.database.connect_again();
     let checked = Checked::of(&scene);
-    assert_eq!((checked.on("Galera").len(), checked.on("Galera")[0].0, checked.exit), (1, "bad", Some(69)));
+    assert_eq!((checked.on("wsrep_on"), checked.exit), (vec![("bad", "ON")], Some(69)));
     scene.deliver("doug", scene.message("y")).deferred("4.3.0 the database failed");
     assert!(scene.log().contains("a node of Galera"), "{}", scene.log());
     assert_eq!(scene.inbox("doug").len(), 1);

@@ -188,8 +188,8 @@ fn a_server_whose_certificate_is_for_another_name_is_passed_over(engine: Engine)
     let what = format!("server 127.0.0.2 port {}", elsewhere.address.port());
     let [("warning", found)] = checked.on(&what)[..] else { panic!("{:?}", checked.on(&what)) };
     assert!(found.contains("certificate"), "{found}");
-    let fix = "deliveries pass it over; if it is to take over one day, see to it";
-    assert_eq!((checked.fix(found), checked.exit), (fix, Some(0)));
+    assert!(checked.fix(found).contains("database.ca_file"), "{}", checked.fix(found));
+    assert_eq!(checked.exit, Some(0));
 
     let hosts = format!("hosts = [\"{}\"]\nfailover_timeout = \"0s\"\n", elsewhere.address);
     scene.configure(|settings| settings.database_more = hosts);

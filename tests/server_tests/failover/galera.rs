@@ -50,8 +50,8 @@ fn on_two_nodes_of_galera_nothing_is_delivered() {
     for (node, id) in nodes.iter().zip(["to-one", "to-the-other"]) {
         scene.configure(|settings| settings.database = node.address());
         let checked = Checked::of(&scene);
-        assert_eq!((checked.on("Galera"), checked.exit), (vec![("bad", "maildrop")], Some(69)));
-        assert!(checked.fix("maildrop").contains("GET_LOCK holds on one node only"));
+        assert_eq!((checked.on("wsrep_on"), checked.exit), (vec![("bad", "ON")], Some(69)));
+        assert!(checked.fix("ON").contains("GET_LOCK holds on one server only"));
         scene.deliver("doug", scene.message(id)).deferred("4.3.0 the database failed");
         assert_eq!(scene.log().matches("a node of Galera").count(), 1, "{}", scene.log());
         std::fs::remove_file(scene.path("log")).unwrap();

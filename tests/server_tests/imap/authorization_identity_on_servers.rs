@@ -20,7 +20,7 @@ use maildrop_command::ledger::LoginCheck;
 use maildrop_command::ledger::audit_queries::Selection;
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::mailbox::MailboxFailure::IdentityIgnored;
-use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, prove, shares_account_with};
+use maildrop_command::mailbox::imap::authorization::{Honoured, prove, shares_account_with};
 use maildrop_command::operations::audit::{NotRemoved, audit, take_out};
 use std::process::Output;
 use std::sync::Arc;
@@ -403,15 +403,12 @@ fn two_users_who_were_copied_from_one_skeleton_have_mail_of_their_own() {
     }
     let ids = || users.clone().map(|user| id_of_inbox(Server::Dovecot, &mut Server::Dovecot.mail_program(&user)));
     assert_eq!(ids()[0], ids()[1]);
-    let both = || [users[0].as_str(), users[1].as_str()];
-    assert_eq!(are_one(&Server::Dovecot.settings(), both(), soon()).unwrap(), Some(true), "nothing tells them apart");
-    let [doug, scuba] = both();
+    let [doug, scuba] = users.each_ref().map(String::as_str);
     let found = prove(&Server::Dovecot.settings(), (doug, Some(scuba)), "INBOX", soon(), soon());
     assert_eq!(found.map_err(|error| error.to_string()), Ok(Honoured::EachHasHisOwn), "an invented user shows it");
     scene.deliver("doug", scene.message("one")).delivered();
     assert_eq!(scene.database.count("SELECT count(*) FROM login_checks"), 1);
     assert_eq!((scene.inbox("doug").len(), scene.inbox("scuba").len()), (2, 1));
-    assert_eq!(are_one(&Server::Dovecot.settings(), both(), soon()).unwrap(), Some(false), "by what only grows");
     // It gets another one, as by a restored backup.
     let maildir = format!("/srv/home/{scuba}/Maildir");
     let changed = format!(
@@ -616,30 +613,4 @@ fn check_names_the_right_that_is_missing_on_dovecot() {
             Imap::login(&format!("{}:{}", dovecot.address().0, dovecot.address().1), &scene.user("doug"), "secret");
         assert!(doug.run("STATUS Sent (UIDNEXT)").unwrap_err().contains("NONEXISTENT"), "{rights}");
     }
-}
-
-#[test]
-fn check_says_of_two_mailboxes_that_look_alike_that_they_could_not_be_distinguished_and_not_that_they_are_one() {
-    let scene = |server: &Accounts| scene_on(PG, server.port, &["doug", "scuba"]);
-    // A user who does not exist is refused. A user who does exist is in one INBOX, or in one of those that were made in
-    // the same second.
-    for uid_next in [1, 5] {
-        for of_all in [Some("proxy"), None] {
-            let alike = Accounts::start(None, move |login| match honours(login) {
-                Welcome::To { account, .. } => Welcome::to(of_all.unwrap_or(&account), 7, uid_next),
-                refused => refused,
-            });
-            let check = scene(&alike).subcommand(&["check", "--all"]);
-            let screen = text(&check);
-            assert_eq!(check.status.code(), Some(0), "{screen}");
-            assert!(
-                screen.contains("could not be distinguished") && screen.contains("deliver a message to one"),
-                "{screen}"
-            );
-            assert!(!screen.contains("BAD"), "{screen}");
-        }
-    }
-    let check = scene(&Accounts::start(None, honours)).subcommand(&["check", "--all"]);
-    assert_eq!(check.status.code(), Some(0), "{}", text(&check));
-    assert!(text(&check).contains("have an INBOX each"), "{}", text(&check));
 }

@@ -149,9 +149,6 @@ fn check_knows_by_the_greeting_for_how_long_an_append_may_be_late() {
     const WHERE: &str = "docs/imap-servers.md, \"How late a copy may arrive\"";
     let none: [(String, String, String); 0] = [];
     assert_eq!(found(Server::Cyrus, "4m 30s"), none);
-    let reported = found(Server::Cyrus, "7m");
-    let fix = format!("on Cyrus \"4m 30s\" can do, after which the next try looks: {WHERE}");
-    assert_eq!(reported, [("ok".into(), "7m".into(), fix)]);
     assert_eq!(found(Server::Dovecot, "6m 30s"), none);
     for (server, settle, late, least) in
         [(Server::Cyrus, "4m 29s", "30s", "4m 30s"), (Server::Dovecot, "6m 29s", "2m 30s", "6m 30s")]
