@@ -1,5 +1,5 @@
 -- Statements of a delivery as functions, so that a session keeps their plans: those whose planning is most of what the server does
--- for them (look-up 0.14 ms, look 0.24 ms, copy 0.16 ms of its processor time; of the others it is less than a function's call).
+-- for them (look-up 0.14 ms, look 0.24 ms, copy 0.16 ms, message and attempt's end 0.1 ms of its processor time).
 -- Optional: a session whose functions are missing, or not granted, sends the statements themselves; so does each session in its first
 -- delivery, since a plan that is used once is not worth its making.
 --
@@ -52,9 +52,22 @@ BEGIN
     ORDER BY k.place, a.started_at, a.attempt;
 END $$;
 
--- A delivered copy in the record.
+-- The message in the record.
+CREATE FUNCTION maildrop_message(
+    identity bytea, lock_digest bytea, message_id text, content_digest bytea, sender text, header_from text, header_to text,
+    header_cc text, subject text, sent_at timestamptz, headers jsonb, size bigint
+) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, header_cc, subject,
+    sent_at, headers, size, recorded_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, clock_timestamp())
+    ON CONFLICT (identity) DO NOTHING;
+END $$;
+
+-- A delivered copy in the record, and the end of the attempt at it.
 CREATE FUNCTION maildrop_copy(
-    identity bytea, copy_key bytea, role text, imap_user text, mailbox text, recipient text, uid_validity bigint, uid bigint
+    identity bytea, copy_key bytea, role text, imap_user text, mailbox text, recipient text, uid_validity bigint, uid bigint,
+    attempt uuid, outcome text, stages jsonb
 ) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
@@ -63,4 +76,6 @@ BEGIN
             clock_timestamp(), clock_timestamp())
     ON CONFLICT (copy_key) DO UPDATE SET recipient = $6, uid_validity = $7, uid = $8, reason = NULL,
         delivered_at = COALESCE(copies.delivered_at, clock_timestamp()), updated_at = clock_timestamp(), state = 'delivered';
+    UPDATE attempts SET ended_at = clock_timestamp(), outcome = $10, stages = $11
+    WHERE copy_key = $2 AND attempt = $9 AND ended_at IS NULL;
 END $$;

@@ -44,7 +44,7 @@ GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
 
 -- With such default privileges, and if `migrate` has made them (0003_cached_plans.sql): the functions whose plans a
 -- session keeps. Without them a delivery sends the statements themselves, which costs the server more.
--- GRANT EXECUTE ON FUNCTION maildrop_addresses, maildrop_look, maildrop_copy TO :"role";
+-- GRANT EXECUTE ON FUNCTION maildrop_addresses, maildrop_look, maildrop_message, maildrop_copy TO :"role";
 
 -- Nothing is ever deleted by a delivery. The lock needs no right at all, and who holds one is found in pg_locks and
 -- pg_stat_activity, where every role sees the name that a session of any role gave itself; for how long it has been

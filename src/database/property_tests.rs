@@ -3,7 +3,8 @@
 
 use super::{Dialect, Value};
 
-/// No text can leave its quotes: between them are hexadecimal digits, and they spell the text.
+/// No text can leave its quotes: between them are hexadecimal digits, and they spell the text; or, on PostgreSQL, the text itself,
+/// if nothing in it has a meaning there.
 ///
 /// # Panics
 /// If a property is violated.
@@ -11,19 +12,31 @@ pub fn any_text(text: &str) {
     let (postgresql, mysql) = (|value| Dialect::Postgresql.literal(value), |value| Dialect::Mysql.literal(value));
     // PostgreSQL's text has no NUL.
     let storable = text.replace('\0', "\u{fffd}");
-    assert_eq!(spelt(&postgresql(Value::Text(text)), "convert_from(decode('", "','hex'),'UTF8')"), storable);
+    assert_eq!(of_postgresql(&postgresql(Value::Text(text)), "::text"), storable);
     let json = serde_json::to_string(&[text]).expect("strings serialize");
-    let stored = spelt(&postgresql(Value::Json(&json)), "convert_from(decode('", "','hex'),'UTF8')::jsonb");
+    let stored = of_postgresql(&postgresql(Value::Json(&json)), "::jsonb");
     assert_eq!(serde_json::from_str::<[String; 1]>(&stored).expect("JSON"), [storable]);
     // A text that is no JSON is refused by the server, and does no other harm.
-    spelt(&postgresql(Value::Json(text)), "convert_from(decode('", "','hex'),'UTF8')::jsonb");
+    of_postgresql(&postgresql(Value::Json(text)), "::jsonb");
 
     for value in [Value::Text(text), Value::Json(text)] {
         assert_eq!(spelt(&mysql(value), "_utf8mb4 X'", "'"), text);
         assert_eq!(spelt(&Dialect::Sqlite.literal(value), "CAST(X'", "' AS TEXT)"), text);
     }
     assert_eq!(spelt(&mysql(Value::Bytes(text.as_bytes())), "X'", "'"), text);
-    assert_eq!(spelt(&postgresql(Value::Bytes(text.as_bytes())), "decode('", "','hex')"), text);
+    assert_eq!(spelt(&postgresql(Value::Bytes(text.as_bytes())), r"E'\\x", "'::bytea"), text);
+}
+
+/// The text that a literal of PostgreSQL spells. `cast` is what follows the text between quotes.
+fn of_postgresql(literal: &str, cast: &str) -> String {
+    let plain =
+        literal.strip_prefix('\'').and_then(|rest| rest.strip_suffix(cast)).and_then(|rest| rest.strip_suffix('\''));
+    let Some(plain) = plain else {
+        let after = format!("','hex'),'UTF8'){}", cast.trim_start_matches("::text"));
+        return spelt(literal, "convert_from(decode('", &after);
+    };
+    assert!(plain.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && !plain.contains(['\'', '\\', '?']), "{literal}");
+    plain.to_owned()
 }
 
 /// The text that the digits between `before` and `after` spell.

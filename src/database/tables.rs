@@ -187,23 +187,27 @@ impl Dialect {
         seconds.map_or(Value::Null, |seconds| Value::Moment(seconds * 1_000_000))
     }
 
-    /// A value in the text of a statement. Whatever a message contains, only digits reach the text: quoting cannot fail, and
-    /// no setting of the server (`standard_conforming_strings`, `sql_mode`, a character set) changes the meaning.
+    /// A value in the text of a statement. Whatever a message contains, only digits reach the text, or characters that have
+    /// no meaning between quotes: quoting cannot fail, and no setting of the server (`standard_conforming_strings`,
+    /// `sql_mode`, a character set) changes the meaning.
     pub(crate) fn literal(self, value: Value<'_>) -> String {
         let is_postgresql = self == Self::Postgresql;
         match value {
             Value::Null => "NULL".into(),
             Value::Integer(number) => number.to_string(),
-            Value::Bytes(bytes) if is_postgresql => format!("decode('{}','hex')", hex::encode(bytes)),
+            // A constant, which the parser reads; `decode` would be a function to find, to plan and to call.
+            Value::Bytes(bytes) if is_postgresql => format!(r"E'\\x{}'::bytea", hex::encode(bytes)),
             Value::Bytes(bytes) => format!("X'{}'", hex::encode(bytes)),
             Value::Uuid(uuid) if is_postgresql => format!("'{}'::uuid", uuid.simple()),
             Value::Uuid(uuid) => self.literal(Value::Bytes(uuid.as_bytes())),
+            Value::Text(text) if is_postgresql && is_inert(text) => format!("'{text}'::text"),
             Value::Text(text) if is_postgresql => {
                 format!("convert_from(decode('{}','hex'),'UTF8')", hex::encode(without_nul(text).as_bytes()))
             }
-            Value::Json(json) if is_postgresql => {
-                format!("{}::jsonb", self.literal(Value::Text(&without_nul_escapes(json))))
-            }
+            Value::Json(json) if is_postgresql => match without_nul_escapes(json) {
+                json if is_inert(&json) => format!("'{json}'::jsonb"),
+                json => format!("{}::jsonb", self.literal(Value::Text(&json))),
+            },
             Value::Text(text) | Value::Json(text) if self == Self::Sqlite => {
                 format!("CAST(X'{}' AS TEXT)", hex::encode(text.as_bytes()))
             }
@@ -277,6 +281,12 @@ impl Dialect {
             Self::Sqlite => format!("({to} - {from}) / 1000000.0"),
         }
     }
+}
+
+/// Whether nothing in this text has a meaning between quotes, in any encoding of a client, or in this module: neither a quote, nor
+/// a backslash, nor the sign of a place for a value.
+fn is_inert(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'\'' | b'\\' | b'?'))
 }
 
 /// Text without NUL characters, which PostgreSQL refuses (SQLSTATE 22021). None is expected here, but a refused text would
@@ -362,6 +372,10 @@ mod tests {
         assert_eq!(Dialect::Mysql.literal(Value::Text("")), "_utf8mb4 X''");
         assert_eq!(Dialect::Mysql.literal(Value::Bytes(&[0, 0x27, 0xff])), "X'0027ff'");
         assert_eq!(Dialect::Postgresql.literal(Value::optional_text(None)), "NULL");
+        assert_eq!(Dialect::Postgresql.literal(Value::Text("<1$;@b> --")), "'<1$;@b> --'::text");
+        for text in ["a'", "a\\", "a?", "\u{e9}", "a\n", "\u{7f}"] {
+            assert!(!Dialect::Postgresql.literal(Value::Text(text)).contains(text), "{text}");
+        }
     }
 
     #[test]

@@ -268,8 +268,7 @@ fn deliver_copies(
             Err(deferral)
         }
     };
-    // On every path. PostgreSQL released the lock with the record's COMMIT; the other engines release it here, after their
-    // COMMIT.
+    // On every path. A server has released the lock after the COMMIT of the record; an embedded database releases it here.
     if let Err(error) = database.release(delivery.lock) {
         debug!(%error, "the lock was not released; the server frees it with the connection");
     }

@@ -385,7 +385,7 @@ pub trait Ledger: NamedLock {
     fn record_failures(&mut self, failures: &[FailureRecord<'_>]) -> Result<(), DatabaseError>;
 
     /// Takes the lock, and then reads these copies, which this session has journalled. The read is a later statement
-    /// than the one that took the lock, so it has a newer snapshot. PostgreSQL does both in one round trip. If a new
+    /// than the one that took the lock, so it has a newer snapshot. A server does both in one round trip. If a new
     /// epoch is not recorded yet, it is recorded before this returns.
     ///
     /// # Errors
@@ -431,8 +431,8 @@ pub trait Ledger: NamedLock {
         Ok(())
     }
 
-    /// Writes the record, and commits. On PostgreSQL this releases the lock, which is held by the same transaction; on
-    /// the other engines the lock is still held afterwards. Called without the lock (by an attempt that found it busy),
+    /// Writes the record, commits, and releases the lock: on PostgreSQL the same transaction holds it, and on MySQL it is
+    /// released right after the COMMIT. An embedded database holds it until it is released. Called without the lock (by an attempt that found it busy),
     /// it is a transaction of its own.
     ///
     /// If the server refuses a value from the message, the record is written without these values, under the same lock.

@@ -32,7 +32,7 @@ impl Ledger for SqliteDatabase {
             let after = statements::after_message(DIALECT, record, false)?;
             self.writing(statements::RECORDING, |transaction| {
                 if let Some(message) = &record.message {
-                    transaction.execute(&statements::message(DIALECT, message), [])?;
+                    transaction.execute(&statements::message(DIALECT, message, false), [])?;
                     if let Some(raw) = message.raw {
                         transaction.execute(&statements::source(DIALECT, message, "?"), [raw])?;
                     }

@@ -164,8 +164,9 @@ fn id_by(identity: &str) -> String {
     format!("(SELECT id FROM messages WHERE identity = {identity})")
 }
 
-/// Inserts the message, unless another recipient's delivery has recorded it.
-pub(super) fn message(dialect: Dialect, message: &MessageRecord<'_>) -> String {
+/// Inserts the message, unless another recipient's delivery has recorded it. `cached`: by the function whose plan a session
+/// keeps.
+pub(super) fn message(dialect: Dialect, message: &MessageRecord<'_>, cached: bool) -> String {
     let values = [
         Value::Bytes(message.identity.as_bytes()),
         Value::Bytes(message.lock.digest()),
@@ -180,6 +181,10 @@ pub(super) fn message(dialect: Dialect, message: &MessageRecord<'_>) -> String {
         Value::Json(message.headers),
         Value::Integer(i64::try_from(message.size).unwrap_or(i64::MAX)),
     ];
+    if cached { call(dialect, MESSAGE, values) } else { inserted_message(dialect, &dialect.list(values)) }
+}
+
+pub(super) fn inserted_message(dialect: Dialect, values: &str) -> String {
     let unless_there = match dialect {
         Dialect::Postgresql | Dialect::Sqlite => "ON CONFLICT (identity) DO NOTHING",
         // IGNORE would truncate values that do not fit.
@@ -187,8 +192,7 @@ pub(super) fn message(dialect: Dialect, message: &MessageRecord<'_>) -> String {
     };
     format!(
         "INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, header_cc, subject, \
-         sent_at, headers, size, recorded_at) VALUES ({}, {}) {unless_there}",
-        dialect.list(values),
+         sent_at, headers, size, recorded_at) VALUES ({values}, {}) {unless_there}",
         now(dialect)
     )
 }
@@ -245,15 +249,17 @@ pub(super) fn delivered_copy(dialect: Dialect, values: [&str; 8]) -> String {
     )
 }
 
-/// PostgreSQL's function with that statement, whose planning takes longer than its execution.
+fn literals<const COUNT: usize>(dialect: Dialect, values: [Value<'_>; COUNT]) -> [String; COUNT] {
+    values.map(|value| dialect.literal(value))
+}
+
+/// PostgreSQL's functions with statements of the record, whose planning takes longer than their execution: the message; a
+/// delivered copy, with the end of the attempt at it.
+pub(super) const MESSAGE: &str = "maildrop_message";
 pub(super) const COPY: &str = "maildrop_copy";
 
-fn delivered(dialect: Dialect, cached: bool, values: [Value<'_>; 8]) -> String {
-    if cached {
-        return format!("SELECT * FROM {COPY}({})", dialect.list(values));
-    }
-    let literals = values.map(|value| dialect.literal(value));
-    delivered_copy(dialect, literals.each_ref().map(String::as_str))
+fn call<'a>(dialect: Dialect, function: &str, values: impl IntoIterator<Item = Value<'a>>) -> String {
+    format!("SELECT {function}({})", dialect.list(values))
 }
 
 /// Records a copy as owed, unless it is delivered.
@@ -277,15 +283,17 @@ fn owed_copy(dialect: Dialect, message: &MessageRecord<'_>, copy: &CopyRecord<'_
 }
 
 /// Records an attempt's end. An attempt that has ended stays unchanged.
-fn ended(dialect: Dialect, ended: &EndedAttempt<'_>) -> String {
+pub(super) fn ended_attempt(dialect: Dialect, [key, attempt, outcome, stages]: [&str; 4]) -> String {
     format!(
-        "UPDATE attempts SET ended_at = {}, outcome = {}, stages = {} WHERE copy_key = {} AND attempt = {} AND ended_at IS NULL",
-        now(dialect),
-        dialect.literal(Value::Text(&ended.outcome.to_string())),
-        dialect.literal(ended.stages.map_or(Value::Null, Value::Json)),
-        dialect.literal(Value::Bytes(ended.key.as_bytes())),
-        dialect.literal(Value::Uuid(ended.attempt))
+        "UPDATE attempts SET ended_at = {}, outcome = {outcome}, stages = {stages} \
+         WHERE copy_key = {key} AND attempt = {attempt} AND ended_at IS NULL",
+        now(dialect)
     )
+}
+
+/// The values of an attempt's end, in the order of the last parameters of `maildrop_copy`.
+fn values_of_end<'a>(ended: &'a EndedAttempt<'_>, outcome: &'a str) -> [Value<'a>; 3] {
+    [Value::Uuid(ended.attempt), Value::Text(outcome), ended.stages.map_or(Value::Null, Value::Json)]
 }
 
 /// Inserts a copy's event, once for each row of `rows`.
@@ -316,22 +324,36 @@ pub(super) fn event(dialect: Dialect, event: &EventRecord<'_>, rows: &str) -> St
 }
 
 /// The statements after the message in its record: its copies, the attempts that have ended, and the events if there
-/// are subscriptions. `cached`: uses the function whose plan a session keeps.
+/// are subscriptions. `cached`: uses the functions whose plans a session keeps.
 ///
 /// # Errors
 /// If there are copies without their message.
 pub(super) fn after_message(dialect: Dialect, record: &Record<'_>, cached: bool) -> Result<Vec<String>, DatabaseError> {
     let mut statements = Vec::new();
+    let mut ended: Vec<&EndedAttempt<'_>> = record.ended.iter().collect();
     for copy in &record.copies {
         let Some(message) = &record.message else {
             return Err(DatabaseError::other(RECORDING, "copies without their message: a mistake in this program"));
         };
         statements.push(match copy.state {
-            CopyState::Delivered(placement) => delivered(dialect, cached, values_of_copy(message, copy, placement)),
+            CopyState::Delivered(placement) => {
+                let values = values_of_copy(message, copy, placement);
+                match ended.iter().position(|one| cached && one.key == copy.key) {
+                    Some(place) => {
+                        let one = ended.remove(place);
+                        let outcome = one.outcome.to_string();
+                        call(dialect, COPY, values.into_iter().chain(values_of_end(one, &outcome)))
+                    }
+                    None => delivered_copy(dialect, literals(dialect, values).each_ref().map(String::as_str)),
+                }
+            }
             CopyState::Owed(reason) => owed_copy(dialect, message, copy, reason),
         });
     }
-    statements.extend(record.ended.iter().map(|one| ended(dialect, one)));
+    statements.extend(ended.into_iter().map(|one| {
+        let [attempt, outcome, stages] = literals(dialect, values_of_end(one, &one.outcome.to_string()));
+        ended_attempt(dialect, [&dialect.literal(Value::Bytes(one.key.as_bytes())), &attempt, &outcome, &stages])
+    }));
     // Without subscriptions, this costs a read of an empty table. MySQL has read it before its transaction.
     let if_subscribed = match dialect {
         Dialect::Postgresql => "WHERE EXISTS (SELECT 1 FROM subscriptions)",

@@ -18,7 +18,7 @@
 //!   grant the lock.
 
 use super::{Acquired, Holder, LockName, NamedLock};
-use crate::database::mysql::{only, sql};
+use crate::database::mysql::{Answer, only, sql};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, MysqlDatabase, Tables, Value};
 use std::time::Duration;
 use tracing::warn;
@@ -31,10 +31,10 @@ const OURS_ALREADY: i64 = 2;
 
 impl NamedLock for MysqlDatabase {
     fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError> {
-        if self.get_lock(name, wait)? {
-            return Ok(Acquired::Held);
-        }
-        Ok(Acquired::Busy(log_unknown_holder(self.holder(name))))
+        Ok(match self.get_lock_and(name, wait, &[])? {
+            Some(_) => Acquired::Held,
+            None => Acquired::Busy(log_unknown_holder(self.holder(name))),
+        })
     }
 
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
@@ -60,6 +60,10 @@ impl NamedLock for MysqlDatabase {
     }
 
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
+        if self.has_committed() {
+            // The record has released it.
+            return Ok(());
+        }
         let doing = "releasing the lock";
         let ask = format!("SELECT RELEASE_LOCK({})", self.dialect().literal(Value::Text(&name.mysql_name())));
         match self.run_for::<Option<i64>>(doing, &ask, 1)? {
@@ -72,7 +76,16 @@ impl NamedLock for MysqlDatabase {
 }
 
 impl MysqlDatabase {
-    pub(crate) fn get_lock(&mut self, name: &LockName, wait: Duration) -> Result<bool, DatabaseError> {
+    /// Asks for the lock, and in the same round trip runs the statements `then`, each of which has a newer snapshot than
+    /// the lock (pinned by the tests of MySQL's behaviour). Returns their answers; `None` if another session holds the lock.
+    ///
+    /// The statements must only read: they also run if the lock is busy. If one of them fails, the lock is released.
+    pub(crate) fn get_lock_and(
+        &mut self,
+        name: &LockName,
+        wait: Duration,
+        then: &[String],
+    ) -> Result<Option<Vec<Answer>>, DatabaseError> {
         let doing = "asking for the lock";
         let seconds = timeout(self.dialect(), wait, self.remaining());
         let lock = self.dialect().literal(Value::Text(&name.mysql_name()));
@@ -82,20 +95,27 @@ impl MysqlDatabase {
              ELSE GET_LOCK({lock}, {seconds}) END, {}",
             sql::READ_ONLY
         );
-        let (first, statements) = if self.knows_galera() { (GALERA, 2) } else { ("", 1) };
-        let answers = self.run(doing, &format!("{first}{ask}"), statements)?;
+        let (galera, first) = if self.knows_galera() { (GALERA, 1) } else { ("", 0) };
+        let batch = then.iter().fold(format!("{galera}{ask}"), |batch, statement| batch + "; " + statement);
+        let mut answers = self.run(doing, &batch, first + 1 + then.len()).inspect_err(|_| {
+            if !then.is_empty() {
+                // If the connection is gone, the server has released it.
+                drop(self.run("releasing the lock", &format!("DO RELEASE_LOCK({lock})"), 1));
+            }
+        })?;
+        let then = answers.split_off(first + 1);
         let (got, read_only): (Option<i64>, bool) = only(&answers)?;
-        let galera = statements == 2 && answers.first().is_some_and(|rows| !rows.is_empty());
+        let is_galera = first == 1 && answers.first().is_some_and(|rows| !rows.is_empty());
         let other = |detail: &str| Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
         match got {
-            Some(1) => match excludes_nobody(galera, read_only) {
+            Some(1) => match excludes_nobody(is_galera, read_only) {
                 Some((failure, why)) => {
                     self.release(name)?;
                     Err(DatabaseError::new(failure, doing, why))
                 }
-                None => Ok(true),
+                None => Ok(Some(then)),
             },
-            Some(0) => Ok(false),
+            Some(0) => Ok(None),
             Some(OURS_ALREADY) => other("this session holds it already: a mistake in this program"),
             Some(number) => other(&format!("GET_LOCK answered {number}")),
             None => other("GET_LOCK answered NULL: the query was killed, or the server could not"),

@@ -100,8 +100,8 @@ impl PostgresDatabase {
         }
         let key = name.postgres_key();
         let remaining = self.deadline().remaining();
-        let begin = begin(remaining, self.name_to_set());
         if wait.is_zero() {
+            let begin = begin(remaining, self.name_to_set(), 0);
             let trying = format!("{begin}; SELECT pg_try_advisory_xact_lock({key}); {then}");
             let answers = self.batch(doing, &trying).and_then(|answers| {
                 let taken = answers.rows.get(ROWS_OF_BEGIN).ok_or_else(|| unreadable("no answer".into()))?;
@@ -114,13 +114,10 @@ impl PostgresDatabase {
             };
         }
         // `pg_advisory_xact_lock` returns void: if the batch succeeds, the lock is held.
-        let limit = milliseconds(wait.min(remaining));
-        let waiting = format!(
-            "{begin}; SELECT set_config('lock_timeout', '{limit}', true); SELECT pg_advisory_xact_lock({key}); \
-             SELECT set_config('lock_timeout', '0', true); {then}"
-        );
+        let begin = begin(remaining, self.name_to_set(), milliseconds(wait.min(remaining)));
+        let waiting = format!("{begin}; SELECT pg_advisory_xact_lock({key}); SET LOCAL lock_timeout = 0; {then}");
         self.keep_doubtful_flag(|database| match database.batch(doing, &waiting) {
-            Ok(answers) => database.held(key, answers.rows, ROWS_OF_BEGIN + 3),
+            Ok(answers) => database.held(key, answers.rows, ROWS_OF_BEGIN + 1),
             // 55P03 (lock_timeout). The lock may have been granted at that moment; then the rollback frees it.
             Err(error) if error.failure == DatabaseFailure::Contention => database.busy(key),
             Err(error) => Err(database.roll_back_after(error)),
@@ -163,8 +160,9 @@ const ROWS_OF_BEGIN: usize = 1;
 /// `transaction_timeout` exists since 17; an older server refuses the name. It can only be switched off: a running timer is
 /// not changed (`assign_transaction_timeout` in the source; seen on 17 and 18).
 ///
-/// `name` is set if the session was opened under another name: it shows other sessions who holds the lock.
-fn begin(remaining: Duration, name: Option<&str>) -> String {
+/// `name` is set if the session was opened under another name: it shows other sessions who holds the lock. `lock_wait` is how long
+/// a statement waits for another session's lock, in milliseconds; 0: for as long as the statement may take.
+fn begin(remaining: Duration, name: Option<&str>, lock_wait: i32) -> String {
     let idle = milliseconds(remaining + AFTER_THE_DEADLINE);
     let statement = milliseconds(remaining);
     let name = name.map_or_else(String::new, |name| {
@@ -175,7 +173,7 @@ fn begin(remaining: Duration, name: Option<&str>) -> String {
          SELECT {THIS_TRANSACTION}, \
                 set_config('idle_in_transaction_session_timeout', '{idle}', true), \
                 set_config('statement_timeout', '{statement}', true), \
-                set_config('lock_timeout', '0', true), \
+                set_config('lock_timeout', '{lock_wait}', true), \
                 CASE WHEN current_setting('server_version_num')::int >= 170000 \
                      THEN set_config('transaction_timeout', '0', true) END{name}"
     )
@@ -198,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_locks_transaction_outlives_the_deadline_by_a_while_and_its_statements_do_not() {
-        let begin = begin(Duration::from_secs(20), Some("maildrop - 1@mx1"));
+        let begin = begin(Duration::from_secs(20), Some("maildrop - 1@mx1"), 0);
         for set in [
             "'idle_in_transaction_session_timeout', '50000', true",
             "'statement_timeout', '20000', true",

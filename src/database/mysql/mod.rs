@@ -69,6 +69,11 @@ const ONLINE: &str = "ONLINE";
 /// The common prefix of both tables' names.
 const MEMBERS: &str = "replication_group_member";
 
+/// Frees every lock of the session; how many there were, and whether the server takes no writes.
+fn release() -> String {
+    format!("SELECT RELEASE_ALL_LOCKS(), {}", sql::READ_ONLY)
+}
+
 pub struct MysqlDatabase {
     /// `None` once a thread has been abandoned with it, because the server did not answer.
     connection: Option<Conn>,
@@ -82,6 +87,9 @@ pub struct MysqlDatabase {
     /// is not reused.
     doubtful: bool,
     deadline: Deadline,
+    /// Whether the server took no writes, as reported with the last COMMIT; `None` if there was none, or something was asked
+    /// since. See [`commit`](Self::commit).
+    committed: Option<bool>,
     /// How long the server may work on a statement that only reads, if there is a limit.
     longest: Option<Duration>,
     /// How long the socket waits for an answer; set when the connection was opened.
@@ -180,12 +188,17 @@ impl Session for MysqlDatabase {
         if self.doubtful {
             return left("an error came in its conversation");
         }
-        let proof = format!("ROLLBACK; SELECT RELEASE_ALL_LOCKS(), {}", sql::READ_ONLY);
-        self.reply_within = Some(self.server.limits.login.min(session::RESET_TIMEOUT));
-        let (locks, is_read_only): (u64, bool) = self.run_for(doing, &proof, 2)?;
-        if locks != 0 {
-            return left("a lock was still held");
-        }
+        let is_read_only = match self.committed.take() {
+            Some(is_read_only) => is_read_only,
+            None => {
+                self.reply_within = Some(self.server.limits.login.min(session::RESET_TIMEOUT));
+                let (locks, is_read_only): (u64, bool) = self.run_for(doing, &format!("ROLLBACK; {}", release()), 2)?;
+                if locks != 0 {
+                    return left("a lock was still held");
+                }
+                is_read_only
+            }
+        };
         if is_read_only {
             return left("the server takes no writes any more");
         }
@@ -224,6 +237,7 @@ impl MysqlDatabase {
             reply_within: None,
             lost: None,
             doubtful: false,
+            committed: None,
             deadline,
             longest: None,
             patience,
@@ -348,6 +362,20 @@ impl MysqlDatabase {
         only(&self.run(doing, batch, statements)?)
     }
 
+    /// Runs these statements at the end of a transaction, commits it, and then releases the lock, in one round trip. After this
+    /// the session carries nothing over.
+    pub(crate) fn commit(&mut self, doing: &str, mut statements: Vec<String>) -> Result<(), DatabaseError> {
+        statements.extend(["COMMIT".to_owned(), release()]);
+        let (_locks, is_read_only): (u64, bool) = self.run_for(doing, &statements.join("; "), statements.len())?;
+        self.committed = Some(is_read_only);
+        Ok(())
+    }
+
+    /// Whether nothing was asked since a [`commit`](Self::commit).
+    pub(crate) fn has_committed(&self) -> bool {
+        self.committed.is_some()
+    }
+
     fn judge_view(&mut self, doing: &str, answer: &Answer) -> Result<(), DatabaseError> {
         let (Some(group), Some(row)) = (&self.group, answer.first()) else { return Ok(()) };
         let (view, state) = (row.text(0), row.text(1));
@@ -388,6 +416,7 @@ impl MysqlDatabase {
     fn converse(&mut self, doing: &str, batch: &str, statements: usize) -> Result<Vec<Answer>, DatabaseError> {
         self.usable(doing)?;
         self.round_trips += 1;
+        self.committed = None;
         let _awaited = server_waits::for_answer(ServerKind::Database);
         let (set, batch) = match &self.to_set {
             Some(set) => (1, Cow::Owned(format!("{set}; {batch}"))),
@@ -412,6 +441,7 @@ impl MysqlDatabase {
     pub(crate) fn run_with_bytes(&mut self, doing: &str, statement: &str, value: &[u8]) -> Result<(), DatabaseError> {
         self.usable(doing)?;
         self.round_trips += 2;
+        self.committed = None;
         let _awaited = server_waits::for_answer(ServerKind::Database);
         // `exec_drop` drops the errors of later result sets; an INSERT has one, and its error is returned.
         self.connection(doing)?.exec_drop(statement, (value,)).map_err(|error| self.failed(doing, &error))

@@ -104,6 +104,7 @@ impl PostgresDatabase {
             locked_in: String::new(),
             doubtful: false,
             cached_plans: false,
+            proof: None,
             reports_epoch: false,
             round_trips: 0,
         };

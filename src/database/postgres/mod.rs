@@ -39,10 +39,6 @@ const SHORT_LOCK_WAIT: Duration = Duration::from_millis(100);
 /// How long after the deadline an answer may still come, if the server itself ends the statement at the deadline.
 const MORE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whether our role may call the functions whose plans a session keeps. Only the last one is looked up, since all are
-/// created together.
-const CACHED_PLANS: &str = "coalesce(has_function_privilege(to_regproc('maildrop_copy'), 'EXECUTE'), false)";
-
 /// Whether the server takes no writes; the cluster's identifier, and how far its history reaches; whether commits wait for a
 /// standby while none follows.
 ///
@@ -60,6 +56,17 @@ pub(crate) const SUPPRESS_NOTICES: &str = "SET LOCAL client_min_messages = error
 /// Right before the COMMIT, whatever the role's setting is: any warning after this is about the COMMIT itself, or about its
 /// wait for a standby.
 pub(crate) const SHOW_COMMIT_WARNINGS: &str = "SET LOCAL client_min_messages = warning;";
+
+/// Whether a transaction is open, whether the server takes no writes, and whether our role may call the functions whose plans a
+/// session keeps (of these only the last one is looked up, since all are created together).
+///
+/// Inside a transaction, `transaction_timestamp()` is older than the statement; outside, both times are equal. A transaction's
+/// lock ended with the transaction. This program takes no session-level lock; any such lock is freed here.
+const PROOF: &str = "SELECT transaction_timestamp() <> statement_timestamp(), current_setting('transaction_read_only')::bool, \
+     coalesce(has_function_privilege(to_regproc('maildrop_copy'), 'EXECUTE'), false), pg_advisory_unlock_all()";
+
+/// The answer to [`PROOF`].
+type Proof = (bool, bool, bool);
 
 pub struct PostgresDatabase {
     connection: PostgresConnection,
@@ -87,6 +94,8 @@ pub struct PostgresDatabase {
     doubtful: bool,
     /// See [`plans_are_cached`](Self::plans_are_cached).
     cached_plans: bool,
+    /// What the session has proved with its last COMMIT, unless something was asked since: see [`commit`](Self::commit).
+    proof: Option<Proof>,
     /// Whether the server reports its epoch, as far as is known: see `ledger::epoch`.
     pub(crate) reports_epoch: bool,
     round_trips: u32,
@@ -150,8 +159,8 @@ impl Session for PostgresDatabase {
         Ok(())
     }
 
-    /// Inside a transaction, `transaction_timestamp()` is older than the statement; outside, both times are equal. The
-    /// session's name is replaced if it contains a queue id, because the next delivery has another one.
+    /// The session's name is replaced if it contains a queue id, because the next delivery has another one. No round trip if
+    /// the delivery ended with its record.
     fn end(&mut self, _: Sealed) -> Result<(), DatabaseError> {
         let doing = "ending a delivery's use of the session";
         let left = |what: &str| Err(DatabaseError::other(doing, what));
@@ -170,21 +179,18 @@ impl Session for PostgresDatabase {
                 Dialect::Postgresql.literal(Value::Text(&nameless.to_string()))
             )
         };
-        // A transaction's lock ended with the transaction. This program takes no session-level lock; any such lock is freed
-        // here.
-        let proof = format!(
-            "SELECT transaction_timestamp() <> statement_timestamp(), \
-             current_setting('transaction_read_only')::bool, \
-             {CACHED_PLANS}, \
-             pg_advisory_unlock_all(){rename}"
-        );
-        let by = Deadline::after(session::RESET_TIMEOUT);
-        let soon = |this: &Self| this.silence().map(|silence| silence.min(by.remaining()));
-        self.ask_who_answers_within(doing, soon(self))?;
-        self.expect_fast_reply();
-        let soon = soon(self);
-        let answers = self.ask(doing, soon, async |client| client.simple_query(&proof).await)?;
-        let (is_open, is_read_only, cached_plans): (bool, bool, bool) = Batch::of(doing, &answers)?.last()?;
+        let (is_open, is_read_only, cached_plans) = match self.proof.take() {
+            Some(proof) => proof,
+            None => {
+                let by = Deadline::after(session::RESET_TIMEOUT);
+                let soon = |this: &Self| this.silence().map(|silence| silence.min(by.remaining()));
+                self.ask_who_answers_within(doing, soon(self))?;
+                self.expect_fast_reply();
+                let (soon, proof) = (soon(self), format!("{PROOF}{rename}"));
+                let answers = self.ask(doing, soon, async |client| client.simple_query(&proof).await)?;
+                Batch::of(doing, &answers)?.last()?
+            }
+        };
         (self.called, self.cached_plans) = (nameless, cached_plans);
         if is_open {
             return left("a transaction is still open on the server");
@@ -280,6 +286,16 @@ impl PostgresDatabase {
         Batch::of(doing, &answers)
     }
 
+    /// Runs these statements at the end of a transaction, and commits it, in one round trip. From a session's second delivery on,
+    /// the proof that [`Session::end`] wants goes along: a statement of its own behind the COMMIT.
+    pub(crate) fn commit(&mut self, doing: &str, statements: &str) -> Result<(), DatabaseError> {
+        let proof = if self.plans_are_cached() { PROOF } else { "" };
+        let answers = self.batch(doing, &format!("{statements}{SHOW_COMMIT_WARNINGS} COMMIT; {proof}"))?;
+        self.check_commit_warning(doing)?;
+        self.proof = (!proof.is_empty()).then(|| answers.last()).transpose()?;
+        Ok(())
+    }
+
     /// Changes rows of little value, all or none: waits for no other session, no standby and no disk, and soon gives up a
     /// server that does not answer. A power loss of the server may lose the change.
     pub(crate) fn change_briefly(&mut self, doing: &str, sql: &str, longest: Duration) -> Result<(), DatabaseError> {
@@ -304,6 +320,7 @@ impl PostgresDatabase {
         ask: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, Error>,
     ) -> Result<T, DatabaseError> {
         self.round_trips += 1;
+        self.proof = None;
         for notice in self.connection.notices() {
             debug!(said = %notice, "a notice of the database server");
         }

@@ -1,13 +1,13 @@
 //! The ledger in MySQL and MariaDB: `sql/mysql/`.
 //!
-//! The lock belongs to the session: the delivery's COMMIT comes first, then RELEASE_LOCK. The look and the journal are autocommit
+//! The lock belongs to the session: the delivery's COMMIT comes first, then its release. The look and the journal are autocommit
 //! statements: a transaction from before the lock would keep an older read view, and not see later commits.
 
 mod epoch;
 
 use super::{
     AddressBook, CopyHistory, CopyKey, Destination, Epoch, FailureRecord, Journal, Ledger, LockResult, LoginCheck,
-    MessageRecord, Record, Snapshot, failures, record_fallback, statements, timed_look,
+    MessageRecord, Record, Snapshot, failures, record_fallback, statements,
 };
 use crate::database::mysql::{only, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Row, Tables, Value};
@@ -103,22 +103,34 @@ impl Ledger for MysqlDatabase {
         wait: Duration,
         copies: &[CopyKey],
     ) -> Result<LockResult, DatabaseError> {
-        Ok(if self.get_lock(lock, wait)? {
-            timed_look(|| {
-                let (copies, epoch) = self.look_and_ask(copies, Some(&epoch::asked(self.dialect())))?;
-                if epoch.is_unwritten() {
-                    // The lock belongs to the session, so this transaction does not end it.
-                    self.begin_epoch()?;
-                }
-                Ok(Snapshot { copies, epoch: epoch.began() })
-            })
-        } else {
-            LockResult::Busy(log_unknown_holder(self.holder_among(lock, copies)))
-        })
+        let doing = "looking at what the ledger knows";
+        let [attempts, recorded] = statements::look(self.dialect(), copies);
+        let then = [attempts, recorded, epoch::asked(self.dialect())];
+        let Some(answers) = self.get_lock_and(lock, wait, &then)? else {
+            return Ok(LockResult::Busy(log_unknown_holder(self.holder_among(lock, copies))));
+        };
+        let [attempts, recorded, _] = answers.as_slice() else {
+            return Err(DatabaseError::other(doing, "three answers were to come"));
+        };
+        let looked = only::<Epoch>(&answers).and_then(|epoch| {
+            if epoch.is_unwritten() {
+                // The lock belongs to the session, so this transaction does not end it.
+                self.begin_epoch()?;
+            }
+            Ok(Snapshot { copies: statements::histories(copies, attempts, recorded)?, epoch: epoch.began() })
+        });
+        Ok(LockResult::Held { looked, took: Duration::ZERO })
     }
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
-        self.look_and_ask(copies, None).map(|(histories, _)| histories)
+        let doing = "looking at what the ledger knows";
+        if copies.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.run(doing, &statements::look(self.dialect(), copies).join("; "), 2)?.as_slice() {
+            [attempts, recorded] => statements::histories(copies, attempts, recorded),
+            _ => Err(DatabaseError::other(doing, "two answers were to come")),
+        }
     }
 
     fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
@@ -147,26 +159,6 @@ impl Ledger for MysqlDatabase {
 }
 
 impl MysqlDatabase {
-    /// Reads the history of these copies in one round trip, and the database's epoch if `asked` has the query for it.
-    fn look_and_ask(
-        &mut self,
-        copies: &[CopyKey],
-        asked: Option<&str>,
-    ) -> Result<(Vec<CopyHistory>, Epoch), DatabaseError> {
-        let doing = "looking at what the ledger knows";
-        if copies.is_empty() {
-            return Ok(Default::default());
-        }
-        let [attempts, recorded] = statements::look(self.dialect(), copies);
-        let (also, statements) = asked.map_or((String::new(), 2), |asked| (format!("; {asked}"), 3));
-        let answers = self.run(doing, &format!("{attempts}; {recorded}{also}"), statements)?;
-        let [attempts, recorded, also @ ..] = answers.as_slice() else {
-            return Err(DatabaseError::other(doing, "two answers were to come, or three"));
-        };
-        let epoch = if also.is_empty() { Epoch::default() } else { only(also)? };
-        Ok((statements::histories(copies, attempts, recorded)?, epoch))
-    }
-
     /// The holder of the lock: the session that the server names, and that session's journal. The journal's index is on the copy,
     /// so only the delivery's own `copies` are searched. If the holder delivers none of them, only its session is known.
     fn holder_among(&mut self, lock: &LockName, copies: &[CopyKey]) -> Result<Option<Holder>, DatabaseError> {
@@ -224,7 +216,7 @@ impl MysqlDatabase {
         }
         batch.push("START TRANSACTION".into());
         if let Some(message) = &record.message {
-            batch.push(statements::message(dialect, message));
+            batch.push(statements::message(dialect, message, false));
             match source {
                 Some(source) if goes_in_batch(source.len(), self.max_allowed_packet) => {
                     batch.push(statements::source(dialect, message, &dialect.literal(Value::Bytes(source))));
@@ -240,8 +232,7 @@ impl MysqlDatabase {
             }
         }
         batch.extend(statements::after_message(dialect, record, false)?);
-        batch.push("COMMIT".into());
-        self.run_all(doing, &mut batch).map(drop)
+        self.commit(doing, batch)
     }
 
     fn run_all(&mut self, doing: &str, statements: &mut Vec<String>) -> Result<Vec<Vec<Row>>, DatabaseError> {

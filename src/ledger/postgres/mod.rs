@@ -168,7 +168,7 @@ impl PostgresDatabase {
         let (doing, dialect, cached) = (shared::RECORDING, Dialect::Postgresql, self.plans_are_cached());
         let mut batch = format!("{begin}{SUPPRESS_NOTICES}");
         if let Some(message) = &record.message {
-            batch += &format!("{};", shared::message(dialect, message));
+            batch += &format!("{};", shared::message(dialect, message, cached));
             if let Some(raw) = message.raw {
                 batch += &shared::source_is_missing(dialect, message);
                 if self.batch(doing, &batch)?.last()? {
@@ -181,10 +181,7 @@ impl PostgresDatabase {
             batch += &statement;
             batch.push(';');
         }
-        batch.push_str(SHOW_COMMIT_WARNINGS);
-        batch.push_str("COMMIT");
-        self.batch(doing, &batch)?;
-        self.check_commit_warning(doing)
+        self.commit(doing, &batch)
     }
 }
 

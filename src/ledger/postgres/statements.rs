@@ -84,9 +84,14 @@ mod tests {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let migration = words(include_str!("../../../sql/postgres/0003_cached_plans.sql"));
         let copy = statements::delivered_copy(Dialect::Postgresql, ["$1", "$2", "$3", "$4", "$5", "$6", "$7", "$8"]);
-        for (function, sql) in
-            [(LOOK_UP.function, LOOK_UP.sql), (LOOK.function, LOOK.sql), (statements::COPY, copy.as_str())]
-        {
+        let ended = statements::ended_attempt(Dialect::Postgresql, ["$2", "$9", "$10", "$11"]);
+        let message = (1..=12).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ");
+        for (function, sql) in [
+            (LOOK_UP.function, LOOK_UP.sql),
+            (LOOK.function, LOOK.sql),
+            (statements::MESSAGE, &statements::inserted_message(Dialect::Postgresql, &message)),
+            (statements::COPY, &format!("{copy}; {ended}")),
+        ] {
             let (_, body) = migration.split_once(&format!("CREATE FUNCTION {function}(")).unwrap();
             let (body, _) = body.split_once("; END $$;").unwrap();
             let (_, body) = body.split_once("BEGIN ").unwrap();

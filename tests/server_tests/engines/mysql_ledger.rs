@@ -3,8 +3,8 @@
 use crate::support_mysql::{Mail, Tap, TestDatabase, client, on_each_server};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
-use maildrop_command::database::{MysqlDatabase, Server};
-use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, DeliveredAt, Ledger, Record};
+use maildrop_command::database::{DatabaseFailure, MysqlDatabase, Server};
+use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, DeliveredAt, Ledger, LockResult, Record};
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::mailbox::{Placement, Position};
 use mysql::prelude::Queryable;
@@ -26,6 +26,7 @@ on_each_server!(
     addresses_are_found_by_their_exact_folded_text,
     an_address_in_capitals_cannot_be_entered,
     each_step_of_a_delivery_is_one_round_trip,
+    a_look_that_fails_behind_the_lock_leaves_no_lock,
 );
 
 const PLACED: Placement = Placement { uid_validity: u32::MAX, uid: 42 };
@@ -35,7 +36,13 @@ fn history(database: &mut MysqlDatabase, key: CopyKey) -> CopyHistory {
 }
 
 fn under_the_lock_the_look_sees_what_was_committed_a_moment_before(server: &str) {
-    let site = TestDatabase::new(server);
+    for together in [false, true] {
+        look_after_a_wait(&TestDatabase::new(server), together);
+    }
+}
+
+/// `together`: lock and look in one batch.
+fn look_after_a_wait(site: &TestDatabase, together: bool) {
     let (mut first, mut second) = (site.connect(), site.connect());
     let to_scuba = Mail::to("scuba");
     let to_doug = to_scuba.also_to("doug");
@@ -45,6 +52,10 @@ fn under_the_lock_the_look_sees_what_was_committed_a_moment_before(server: &str)
     second.journal(&to_doug.journal()).unwrap();
     assert_eq!(history(&mut second, to_doug.sent()).delivered, None);
     let waiting = std::thread::spawn(move || {
+        if together {
+            let looked = looked(&mut second, &to_doug, Duration::from_secs(200));
+            return looked.iter().find(|copy| copy.key == to_doug.sent()).unwrap().delivered;
+        }
         assert!(matches!(second.acquire(&to_doug.lock, Duration::from_secs(200)).unwrap(), Acquired::Held));
         history(&mut second, to_doug.sent()).delivered
     });
@@ -288,10 +299,8 @@ fn each_step_of_a_delivery_is_one_round_trip(server: &str) {
     trips("addresses");
     database.journal(&mail.journal()).unwrap();
     trips("journal");
-    assert!(matches!(database.acquire(&mail.lock, Duration::ZERO).unwrap(), Acquired::Held));
-    trips("lock");
-    database.look(&mail.keys()).unwrap();
-    trips("look");
+    looked(&mut database, &mail, Duration::ZERO);
+    trips("lock and look");
     assert!(database.still_held(&mail.lock).unwrap());
     trips("still held");
     let mut record = mail.record(CopyState::Delivered(Some(PLACED)), CopyState::Delivered(None));
@@ -299,7 +308,28 @@ fn each_step_of_a_delivery_is_one_round_trip(server: &str) {
         message.raw = Some(b"Subject: hello\r\n\r\n'\\\0");
     }
     database.record(&record).unwrap();
-    trips("record");
+    trips("record, and the lock's release");
     database.release(&mail.lock).unwrap();
-    trips("release");
+    assert!(tap.queries().is_empty());
+}
+
+fn looked(database: &mut MysqlDatabase, mail: &Mail, wait: Duration) -> Vec<CopyHistory> {
+    match database.acquire_and_look(&mail.lock, wait, &mail.keys()).unwrap() {
+        LockResult::Held { looked, .. } => looked.unwrap().copies,
+        LockResult::Busy(holder) => panic!("held by {holder:?}"),
+    }
+}
+
+fn a_look_that_fails_behind_the_lock_leaves_no_lock(server: &str) {
+    let site = TestDatabase::new(server);
+    let (mut first, mut second) = (site.connect(), site.connect());
+    let mail = Mail::to("scuba");
+    site.admin().query_drop("RENAME TABLE copies TO elsewhere").unwrap();
+    let error = first.acquire_and_look(&mail.lock, Duration::ZERO, &mail.keys()).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::Schema, "{error}");
+    assert!(matches!(second.acquire(&mail.lock, Duration::ZERO).unwrap(), Acquired::Held));
+    second.release(&mail.lock).unwrap();
+    site.admin().query_drop("RENAME TABLE elsewhere TO copies").unwrap();
+    looked(&mut first, &mail, Duration::ZERO);
+    assert!(first.still_held(&mail.lock).unwrap());
 }
