@@ -86,7 +86,7 @@ fn a_primary_whose_standby_is_away_is_used_until_another_takes_over() {
     pair.be_alone();
 }
 
-on_each_engine!(
+on_two_engines!(
     a_server_that_falls_silent_before_a_delivery_is_passed_over,
     a_server_that_falls_silent_after_a_delivery_is_passed_over,
 );

@@ -34,8 +34,6 @@ const IGNORES: &str = "4.3.5 the mailbox store ignores on whose behalf it is ask
 
 on_each_engine!(
     what_a_server_has_shown_is_remembered_for_fourteen_days,
-    a_proof_that_cannot_be_renewed_stops_no_mail_while_it_counts,
-    a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_more,
     without_its_table_or_the_right_to_write_it_a_delivery_is_deferred,
 );
 
@@ -117,14 +115,15 @@ fn what_a_server_has_shown_is_remembered_for_fourteen_days(engine: Engine) {
 }
 
 /// From some day on the server never answers logins of users who do not exist.
-fn a_proof_that_cannot_be_renewed_stops_no_mail_while_it_counts(engine: Engine) {
+#[test]
+fn a_proof_that_cannot_be_renewed_stops_no_mail_while_it_counts() {
     let is_silent = Arc::new(AtomicBool::new(false));
     let silent = is_silent.clone();
     let server = Accounts::start(None, move |login| match honours(login) {
         Welcome::Refused(_) if silent.load(Ordering::SeqCst) => Welcome::Silent,
         answered => answered,
     });
-    let mut scene = scene_on(engine, server.port, &["doug"]);
+    let mut scene = scene_on(PG, server.port, &["doug"]);
     scene.deliver("doug", scene.message("first")).delivered();
     is_silent.store(true, Ordering::SeqCst);
     days_pass(&mut scene, 8);
@@ -156,7 +155,8 @@ fn a_proof_that_cannot_be_renewed_stops_no_mail_while_it_counts(engine: Engine) 
     assert_eq!((invented(&server.logins()), server.appended().len()), (0, 5));
 }
 
-fn a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_more(engine: Engine) {
+#[test]
+fn a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_more() {
     // All names lead to the service account's mailbox; an invented one does, too, or gets no answer.
     for answers_all in [true, false] {
         let is_upgraded = Arc::new(AtomicBool::new(false));
@@ -166,7 +166,7 @@ fn a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_
             true if !answers_all && login.acting_for.starts_with("maildrop-check-") => Welcome::Silent,
             true => Welcome::to("service", 7, 5),
         });
-        let mut scene = scene_on(engine, server.port, &["doug", "scuba"]);
+        let mut scene = scene_on(PG, server.port, &["doug", "scuba"]);
         scene.deliver("doug", scene.message("first")).delivered();
         is_upgraded.store(true, Ordering::SeqCst);
         days_pass(&mut scene, 8);

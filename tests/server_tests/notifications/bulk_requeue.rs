@@ -12,7 +12,7 @@ use maildrop_command::lock::LockName;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-on_each_engine![
+on_two_engines![
     what_was_given_up_is_notified_once_more_piece_by_piece,
     all_that_happened_is_notified_once_more_for_some_seconds_and_then_from_there_on,
     a_subscription_is_removed_piece_by_piece_and_notified_nothing_meanwhile,

@@ -12,7 +12,7 @@ use crate::support::wire::{Fate, Speaker, Wire, says};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-on_each_engine![
+on_two_engines![
     a_notifier_goes_on_by_another_session_and_tells_each_event_once,
     the_api_answers_again_after_all_its_threads_have_waited,
     the_api_opens_mailboxes_again_after_as_many_looks_as_there_may_be_have_waited,

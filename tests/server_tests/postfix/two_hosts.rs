@@ -102,7 +102,7 @@ fn everybody_has_one_copy(engine: Engine, lock_wait: Option<&'static str>) {
         longest = longest.max(began.elapsed());
         messages.push(message);
     };
-    for (recipients, rounds) in [(2, 6), (7, 4), (50, 2)] {
+    for (recipients, rounds) in [(2, 4), (7, 3), (50, 1)] {
         for round in 0..rounds * times() {
             send(recipients, round);
         }
