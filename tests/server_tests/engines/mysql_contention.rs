@@ -64,7 +64,8 @@ fn a_deadlock_is_tried_again_and_the_lock_stays(server: &str) {
     // No deadlock here means that it hit the other one.
     other.query_drop(touch(inbox)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    let holder: Option<u64> = watch.query_first(format!("SELECT IS_USED_LOCK('{}')", lock.mysql_name())).unwrap().unwrap();
+    let holder: Option<u64> =
+        watch.query_first(format!("SELECT IS_USED_LOCK('{}')", lock.mysql_name())).unwrap().unwrap();
     assert!(holder.is_some(), "the record waits for the rows, under its lock");
     other.query_drop("COMMIT").unwrap();
     let (result, histories) = recording.join().unwrap();
