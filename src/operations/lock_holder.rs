@@ -76,7 +76,6 @@ impl LockConnections {
         let acquired = take(holder.as_mut(), lock, wait)?;
         let mut taken = Self { holder, other: None };
         if matches!(acquired, Acquired::Held) {
-            info!(lock = lock.mysql_name(), "the lock is held");
             taken.holder.keep(silence(grace))?;
             if !is_file {
                 let mut other = open(Deadline::after(CONNECTING))?;

@@ -78,7 +78,9 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     thread::Builder::new().name("lock".into()).spawn(hold_lock).map_err(refused("starting the lock's thread"))?;
 
     match events.recv_timeout(wait.saturating_add(CONNECTING + PATIENCE)) {
-        Ok(ProgramEvent::Lock(HolderReport::Asked(Ok(Acquired::Held)))) => {}
+        Ok(ProgramEvent::Lock(HolderReport::Asked(Ok(Acquired::Held)))) => {
+            tracing::info!(name, lock = lock.mysql_name(), "the lock is held");
+        }
         Ok(ProgramEvent::Lock(HolderReport::Asked(Ok(Acquired::Busy(holder))))) => {
             return Err(busy(arguments, &lock, holder));
         }

@@ -222,7 +222,7 @@ fn a_delivery_on_a_session_that_stands_takes_five_round_trips_and_its_end_none(s
         assert_eq!(proxy.round_trips(), 0, "to begin takes none");
     }
     database.addresses(&["scuba@mail.example"]).unwrap();
-    assert!(Idle::after(database).is_some());
+    let _idle = Idle::after(database).unwrap();
     assert_eq!(proxy.round_trips(), 2, "without a record the proof is a question of its own");
 }
 
@@ -249,7 +249,7 @@ fn a_session_keeps_the_plans_of_what_it_says_from_its_second_delivery_on(server:
     // Each delivery has one journal, one look and one message, of two copies. The first asks for the epoch by a statement, too.
     let calls = "SELECT string_agg(funcname || ' ' || calls, ', ' ORDER BY funcname) FROM pg_stat_user_functions \
                  WHERE funcname LIKE 'maildrop\\_%'";
-    let expected = "maildrop_addresses 2, maildrop_copy 4, maildrop_epoch 2, maildrop_look 2";
+    let expected = "maildrop_addresses 2, maildrop_copy 4, maildrop_epoch 2, maildrop_look 2, maildrop_message 2";
     wait_until("the session's calls are counted", || test.value(calls).as_deref() == Some(expected));
     for rows in [
         "SELECT count(DISTINCT (role, imap_user, mailbox, recipient, queue_id, sender, host, pid, outcome, stages, session)) || ' of ' \
@@ -266,7 +266,7 @@ fn a_session_keeps_the_plans_of_what_it_says_from_its_second_delivery_on(server:
 fn a_session_whose_functions_are_not_there_sends_its_statements(server: &str) {
     let test = TestDatabase::migrated(server);
     // `migrate` makes all of them, or none.
-    let drop = "DROP FUNCTION maildrop_addresses, maildrop_look, maildrop_copy";
+    let drop = "DROP FUNCTION maildrop_addresses, maildrop_look, maildrop_message, maildrop_copy";
     test.admin().batch_execute(drop).unwrap();
     three_deliveries(&test);
     // Nor may it call what it has no right to.
