@@ -31,7 +31,7 @@ GRANT SELECT, INSERT ON maildrop.message_addresses TO 'maildrop'@'%';
 GRANT SELECT, INSERT, UPDATE ON maildrop.message_addresses_read TO 'maildrop'@'%';
 GRANT DELETE ON maildrop.failures TO 'maildrop'@'%';
 
--- An event for each change of a copy, if there are subscriptions (grants-notify.sql). Their owners stay hidden.
+-- An event for each change of a copy, if there are subscriptions (grants-notifier.sql). Their owners stay hidden.
 GRANT INSERT ON maildrop.outbox TO 'maildrop'@'%';
 GRANT SELECT (id,types) ON maildrop.subscriptions TO 'maildrop'@'%';
 

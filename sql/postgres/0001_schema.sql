@@ -225,7 +225,7 @@ INSERT INTO epochs (epoch) SELECT present FROM maildrop_epoch() WHERE present IS
 -- Notifications -----------------------------------------------------------------------------------------------------
 --
 -- A delivery inserts one row into outbox for each copy that it changes, in the transaction that records the copy, and only if
--- there is a row in subscriptions. The notifier does the rest, with a role of its own (grants-notify.sql).
+-- there is a row in subscriptions. The notifier does the rest, with a role of its own (grants-notifier.sql).
 --
 -- None of these tables has a foreign key: it would lock a row of subscriptions with each event. What is left of a deleted
 -- subscription is sent to nobody, and pruned.

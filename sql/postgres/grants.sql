@@ -30,7 +30,7 @@ GRANT EXECUTE ON FUNCTION maildrop_epoch() TO :"role";
 GRANT SELECT, INSERT ON failures TO :"role";
 GRANT UPDATE (queue_id, host, cause, imap_user, mailbox, count, last_at) ON failures TO :"role";
 
--- An event for each change of a copy, if there are subscriptions (grants-notify.sql). Their owners stay hidden.
+-- An event for each change of a copy, if there are subscriptions (grants-notifier.sql). Their owners stay hidden.
 GRANT INSERT ON outbox TO :"role";
 GRANT SELECT (id, types) ON subscriptions TO :"role";
 

@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::site_options::SiteOptions;
-use super::{Ended, help, say, table};
+use super::{Ended, help, print_line, table};
 use crate::base::deadline::Deadline;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     drop((progress, database));
     let repairs: Vec<Repair> = found.twice.iter().map(|twice| repair(&site, twice, arguments)).collect();
     if arguments.json {
-        say(&as_json(&found, &repairs, arguments).to_string());
+        print_line(&as_json(&found, &repairs, arguments).to_string());
     } else {
         show(&found, &repairs, arguments);
     }
@@ -129,8 +129,8 @@ fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
         rows.extend(rows_of("gone", &removed, arguments));
     }
     if !rows.is_empty() {
-        say(&table(["found", "mailbox", "message", "what it is"], rows.into_iter()));
-        say("");
+        print_line(&table(["found", "mailbox", "message", "what it is"], rows.into_iter()));
+        print_line("");
     }
 
     let since = timestamp::time_text(arguments.since);
@@ -164,23 +164,25 @@ fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
     let summary = if counts.is_empty() { well.to_owned() } else { counts.join(", ") };
-    say(&format!("{looked}: {summary}."));
+    print_line(&format!("{looked}: {summary}."));
 
     // These options are for copy and paste.
     let mailbox = arguments.mailbox.as_ref().map(|mailbox| format!(" --mailbox {}", shell_word(mailbox)));
     let options = mailbox.unwrap_or_default() + &arguments.site.options();
     if would > 0 {
-        say(&format!("Nothing was changed. With --yes, {} would be taken out.", copies(would)));
+        print_line(&format!("Nothing was changed. With --yes, {} would be taken out.", copies(would)));
     } else if !arguments.repair && found.twice.iter().any(|twice| twice.same) {
-        say(&format!("`maildrop_command audit --repair{options}` takes out duplicated copies that are the same."));
+        print_line(&format!(
+            "`maildrop_command audit --repair{options}` takes out duplicated copies that are the same."
+        ));
     }
     if !owed.is_empty() {
-        say(&format!("`maildrop_command replay --owed{options}` finishes what is owed."));
+        print_line(&format!("`maildrop_command replay --owed{options}` finishes what is owed."));
     }
     if !lost.is_empty() {
         // As an argument, the moment must be one word.
         let since = since.replace(' ', "T");
-        say(&format!(
+        print_line(&format!(
             "`maildrop_command replay --restore --since {since}{options}` shows what was lost; with --yes, delivers it again."
         ));
     }

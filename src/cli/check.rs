@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::site_options::{SiteOptions, watch};
-use super::{Ended, fail, help, print, say, table};
+use super::{Ended, fail, help, print, print_line, table};
 use crate::base::deadline::Deadline;
 use crate::config::DatabaseRole;
 use crate::ledger::{Finding, FindingState};
@@ -64,7 +64,7 @@ fn renew_proof(options: &SiteOptions) -> Ended {
     })?;
     watch(&site, RENEWAL)?;
     let proof = site.renew_proof(Deadline::after(RENEWAL));
-    say(proof.map_err(|deferral| fail(ExitCode::Unavailable, deferral.to_string()))?);
+    print_line(proof.map_err(|deferral| fail(ExitCode::Unavailable, deferral.to_string()))?);
     Ok(ExitCode::Ok)
 }
 

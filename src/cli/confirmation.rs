@@ -1,6 +1,6 @@
 //! The rule of safety: at a terminal, a change in bulk of mailboxes, ledger or queue shows what it would do, and wants `--yes`.
 
-use super::{Ended, complain, say};
+use super::{Ended, complain, print_line};
 use clap::Args;
 use std::io::IsTerminal;
 use sysexits::ExitCode;
@@ -30,7 +30,7 @@ pub(super) fn report_unconfirmed(done: &str, as_json: bool) -> Ended {
     if as_json {
         complain(&text)
     } else {
-        say(&text)
+        print_line(&text)
     }
     Ok(ExitCode::Ok)
 }

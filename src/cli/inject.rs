@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::site_options::SiteOptions;
-use super::{Ended, Failure, complain, fail, for_each, help, json, say, table};
+use super::{Ended, Failure, complain, fail, for_each, help, json, print_line, table};
 use crate::base::deadline::Deadline;
 use crate::config::{Config, DatabaseRole, MAX_RECIPIENTS, Service};
 use crate::delivery::Deferral;
@@ -142,9 +142,9 @@ fn submit(arguments: &Arguments, site: &Site, service: &Service, queue: &Queue, 
     let accepted: Vec<_> = all.iter().filter_map(row).collect();
     let number = accepted.len();
     if arguments.json {
-        say(&json(&all));
+        print_line(&json(&all));
     } else if number > 0 {
-        say(&table(["ID", "SIZE", "FILE"], accepted.into_iter()));
+        print_line(&table(["ID", "SIZE", "FILE"], accepted.into_iter()));
     }
     if ended.is_err() {
         complain(&format!("{number} of {} files were accepted", all.len()));

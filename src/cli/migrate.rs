@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::site_options::watch;
-use super::{Ended, complain, fail, help, print, say, table};
+use super::{Ended, complain, fail, help, print, print_line, table};
 use crate::base::deadline::Deadline;
 use crate::config::{CONFIGURATION, Config, DatabaseRole};
 use crate::database::DatabaseFailure;
@@ -64,7 +64,7 @@ fn migrate(site: &Site, arguments: &Arguments) -> Result<Vec<MigrationStatus>, M
     let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
     let mut each = |Migration { number, name, .. }: &Migration, application: &Application| {
         if !arguments.json {
-            say(&match application {
+            print_line(&match application {
                 Application::Done => format!("applied {number:04}_{name}"),
                 Application::LeftOut(why) => {
                     format!("left out {number:04}_{name}, an extra that no delivery needs; the server said: {why}")

@@ -33,7 +33,7 @@ use sysexits::ExitCode;
 use tables::{paint, sentences, table};
 
 /// Whether part of the output could not be written, for example on a full disk.
-pub(crate) static UNSAID: AtomicBool = AtomicBool::new(false);
+pub(crate) static REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// The end of a subcommand: its exit status, or the reason of its failure.
 pub(crate) type Ended = Result<ExitCode, Failure>;
@@ -95,13 +95,13 @@ fn help(subcommand: &str) -> String {
     section(subcommand).into_iter().chain(group).collect::<Vec<_>>().join("\n\n")
 }
 
-fn say(text: &str) {
-    said(writeln!(std::io::stdout(), "{text}"));
+fn print_line(text: &str) {
+    check_printed(writeln!(std::io::stdout(), "{text}"));
 }
 
 /// Prints a value: JSON for programs, or the text for people.
 fn print(as_json: bool, value: &impl Serialize, text: impl FnOnce() -> String) {
-    say(&if as_json { json(value) } else { paint(&text()) });
+    print_line(&if as_json { json(value) } else { paint(&text()) });
 }
 
 /// JSON, in one line.
@@ -113,7 +113,7 @@ fn json(what: &impl Serialize) -> String {
 /// Prints bytes unchanged.
 fn print_bytes(bytes: &[u8]) {
     let mut stdout = std::io::stdout();
-    said(stdout.write_all(bytes).and_then(|()| stdout.flush()));
+    check_printed(stdout.write_all(bytes).and_then(|()| stdout.flush()));
 }
 
 /// Exits with a status that [`ExitCode`](sysexits::ExitCode) does not have: another program's, or an init script's.
@@ -124,11 +124,11 @@ fn exit(status: u8) -> ! {
 }
 
 /// Reports, once, that the output could not be printed.
-pub(crate) fn said(printed: std::io::Result<()>) {
+pub(crate) fn check_printed(printed: std::io::Result<()>) {
     match printed {
         // The reader has ended early, as in `… | head`.
         Err(error) if error.kind() == ErrorKindOfIo::BrokenPipe => {}
-        Err(error) if !UNSAID.swap(true, Ordering::Relaxed) => complain(&format!("standard output: {error}")),
+        Err(error) if !REPORTED.swap(true, Ordering::Relaxed) => complain(&format!("standard output: {error}")),
         _ => {}
     }
 }

@@ -3,7 +3,7 @@
 use super::confirmation::{Confirmation, report_unconfirmed};
 use super::progress::Progress;
 use super::site_options::{SiteOptions, connect};
-use super::{Ended, fail, help, json, say, table};
+use super::{Ended, fail, help, json, print_line, table};
 use crate::base::timestamp;
 use crate::config::{Delivery, Retention};
 use crate::ledger::operations_log::Operation;
@@ -109,7 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 
 fn show(done: &[Pruned], is_dry_run: bool, arguments: &Arguments) {
     if arguments.json {
-        return say(&json(&done));
+        return print_line(&json(&done));
     }
     let rows = done.iter().map(|pruned| {
         [
@@ -121,9 +121,9 @@ fn show(done: &[Pruned], is_dry_run: bool, arguments: &Arguments) {
         ]
     });
     let removed = if is_dry_run { "would remove" } else { "removed" };
-    say(&table(["what", "older than", "that is, before", removed, "older, but kept"], rows));
+    print_line(&table(["what", "older than", "that is, before", removed, "older, but kept"], rows));
     if arguments.dry_run {
-        say("Nothing was removed: this was a dry run.");
+        print_line("Nothing was removed: this was a dry run.");
     }
 }
 

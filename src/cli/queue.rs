@@ -1,7 +1,7 @@
 //! `queue`: manual work on the file queue.
 
 use super::confirmation::{Confirmation, report_unconfirmed};
-use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, say};
+use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, print_line};
 use crate::base::terminal::{printable, shell_word};
 use crate::base::timestamp;
 use crate::config::{CONFIGURATION, Config};
@@ -134,7 +134,7 @@ pub(crate) fn run(command: &Command) -> Ended {
 fn preview(queue: &Queue, ids: &[String], done: &str) -> Ended {
     for id in ids {
         let entry = entry(queue, id)?;
-        say(&would_be(id, entry.size, &sender(&entry), &entry.recipients, done));
+        print_line(&would_be(id, entry.size, &sender(&entry), &entry.recipients, done));
     }
     report_unconfirmed(done, false)
 }
@@ -213,7 +213,7 @@ fn entry(queue: &Queue, id: &str) -> Result<Entry, Failure> {
 
 fn change_each(ids: &[String], change: impl Fn(&str) -> Result<String, QueueAdminError>) -> Ended {
     for_each(ids, |id| {
-        say(&change(id)?);
+        print_line(&change(id)?);
         Ok(())
     })
 }

@@ -3,7 +3,7 @@
 use super::confirmation::{Confirmation, report_unconfirmed};
 use super::progress::Progress;
 use super::queue::{QueueOptions, ShowArguments, or_null_sender, would_be};
-use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, say};
+use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, print_line};
 use crate::base::deadline::Deadline;
 use crate::base::terminal::{printable, shell_word};
 use crate::base::timestamp::{self, span};
@@ -168,7 +168,7 @@ fn preview(queue: &Queue, ids: &[String], done: &str) -> Ended {
     for id in ids {
         let (CrashedMessage { envelope, .. }, _) = read(queue, id)?;
         let recipients: Vec<String> = envelope.recipients.into_iter().map(|to| to.address).collect();
-        say(&would_be(id, Some(envelope.size), &or_null_sender(&envelope.sender), &recipients, done));
+        print_line(&would_be(id, Some(envelope.size), &or_null_sender(&envelope.sender), &recipients, done));
     }
     report_unconfirmed(done, false)
 }
@@ -183,7 +183,7 @@ fn retry(arguments: &RetryArguments) -> Ended {
         false => (arguments.ids.clone(), Ok(ExitCode::Ok)),
     };
     if ids.is_empty() && all_are_read.is_ok() {
-        say(NOTHING);
+        print_line(NOTHING);
     }
     if ids.len() > 1 && arguments.confirmation.is_missing() {
         return preview(&queue, &ids, "tried");
@@ -225,7 +225,7 @@ fn retry_one(config: &Config, id: &str, envelope: Envelope, message: &[u8]) -> R
 
 fn report(id: &str, request: &Request, verdicts: &[Verdict]) -> Result<(), Failure> {
     for (recipient, verdict) in request.recipients.iter().zip(verdicts) {
-        say(&printable(&format!("{id} {}: {verdict}", recipient.address)));
+        print_line(&printable(&format!("{id} {}: {verdict}", recipient.address)));
     }
     let has = |class| verdicts.iter().any(|verdict| verdict.class() == class);
     match (has(4), verdicts.iter().all(|verdict| verdict.class() == 2)) {
@@ -255,13 +255,13 @@ fn drop_one(queue: &Queue, queue_lifetime: Duration, id: &str, lose: bool) -> Re
         return Err(fail(ExitCode::DataErr, text));
     }
     queue.drop_crashed(digest)?;
-    say(&format!("{id} is removed"));
+    print_line(&format!("{id} is removed"));
     if let Origin { holder, queue_id: Some(queue_id), .. } = origin {
         let (who, remove) = match holder {
             MessageHolder::Mta => ("Postfix", "postsuper -d"),
             MessageHolder::Queue => ("the file queue", "maildrop_command queue drop --yes"),
         };
-        say(&printable(&format!("{who} continues to try what it has of it, until: {remove} {queue_id}")));
+        print_line(&printable(&format!("{who} continues to try what it has of it, until: {remove} {queue_id}")));
     }
     Ok(())
 }

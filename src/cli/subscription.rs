@@ -1,7 +1,7 @@
 //! `subscription`: which receivers are notified of events, and at which URL.
 
 use super::site_options::{OperatorSession, QueryOptions, SiteOptions};
-use super::{Columns, Ended, Failure, facts, fail, help, json, list, or_dash, print, say};
+use super::{Columns, Ended, Failure, facts, fail, help, json, list, or_dash, print, print_line};
 use crate::base::terminal::printable;
 use crate::base::timestamp;
 use crate::config::Notifications;
@@ -147,7 +147,7 @@ pub(crate) fn run(command: &Command) -> Ended {
             let (database, by) = session.parts();
             subscriptions::delete(database, by, &gone, None)?;
             if query.json {
-                say(&json(&serde_json::json!({ "id": gone.id })));
+                print_line(&json(&serde_json::json!({ "id": gone.id })));
             }
         }
     }
@@ -214,17 +214,17 @@ fn create(arguments: &CreateArguments) -> Result<(), Failure> {
     let secret = key.secret(id, subscription.secret_generation).expose();
     let differs = if created { Vec::new() } else { differences(&subscription, &new) };
     if query.json {
-        say(&json(&Created { subscription: &subscription, secret, created, differs }));
+        print_line(&json(&Created { subscription: &subscription, secret, created, differs }));
         return Ok(());
     }
     if !created {
-        say("It exists already; nothing has changed.");
+        print_line("It exists already; nothing has changed.");
     }
     if !differs.is_empty() {
-        say(&format!("It differs in: {}. Delete it first, or change it by the API.", differs.join(", ")));
+        print_line(&format!("It differs in: {}. Delete it first, or change it by the API.", differs.join(", ")));
     }
     show(&subscription, false);
-    say(&format!("secret             {secret}"));
+    print_line(&format!("secret             {secret}"));
     Ok(())
 }
 

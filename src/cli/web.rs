@@ -1,7 +1,7 @@
 //! `web`: who may use the web UI.
 
 use super::site_options::{QueryOptions, SiteOptions};
-use super::{Columns, Ended, Failure, fail, help, list, print, say};
+use super::{Columns, Ended, Failure, fail, help, list, print, print_line};
 use crate::base::terminal::shell_word;
 use crate::base::timestamp::time_text;
 use crate::config::SESSION_IDLE;
@@ -66,7 +66,7 @@ fn login(arguments: &LoginArguments) -> Result<(), Failure> {
         None => arguments.url.trim_end_matches('/').to_owned(),
     };
     let (database, by) = session.parts();
-    say(&web_logins::link(database, by, &origin, &arguments.name, arguments.role)?);
+    print_line(&web_logins::link(database, by, &origin, &arguments.name, arguments.role)?);
     Ok(())
 }
 

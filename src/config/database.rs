@@ -64,7 +64,7 @@ impl DatabaseRole {
         match self {
             Self::Deliveries => "the rights of grants.sql",
             Self::Operator | Self::Timer => "the rights of grants.sql and grants-operator.sql",
-            Self::Notifier => "the rights of grants-notify.sql",
+            Self::Notifier => "the rights of grants-notifier.sql",
             Self::Web => "the rights of grants-web.sql",
             Self::Owner => "the right to make tables",
         }

@@ -31,7 +31,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// The result of an attempt that a search selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum ResultFilter {
     Delivered,
     Deferred,
     Refused,
@@ -42,8 +42,8 @@ pub(crate) enum Came {
 /// A search for attempts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
-    pub(crate) by: Option<By>,
-    pub(crate) came: Option<Came>,
+    pub(crate) by: Option<SearchBy>,
+    pub(crate) result: Option<ResultFilter>,
     pub(crate) role: Option<Role>,
     pub(crate) host: Option<String>,
     /// The mailbox's user.
@@ -56,7 +56,7 @@ pub(crate) struct Wanted {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum By {
+pub(crate) enum SearchBy {
     /// The lock of a Message-ID. It has an index, so its age does not matter.
     Lock(LockName),
     /// With the lock of its message, if that is known: then its age does not matter.
@@ -81,7 +81,7 @@ impl Wanted {
             conditions.push("a.role = ?");
             values.push(Value::Text(role.as_str()));
         }
-        conditions.extend(self.came.map(outcome_is));
+        conditions.extend(self.result.map(outcome_is));
     }
 }
 
@@ -134,18 +134,18 @@ pub(crate) struct FoundTried {
 }
 
 /// The condition on the ledger's outcome texts, as SQL.
-pub(super) fn outcome_is(came: Came) -> &'static str {
-    match came {
-        Came::Delivered => {
+pub(super) fn outcome_is(result: ResultFilter) -> &'static str {
+    match result {
+        ResultFilter::Delivered => {
             "a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for', 'owed')"
         }
-        Came::Deferred => "(a.outcome = 'busy' OR a.outcome LIKE 'deferred: %')",
-        Came::Refused => "a.outcome LIKE 'refused: %'",
-        Came::Unended => "(a.ended_at IS NULL OR a.outcome = 'died; its copy was looked for')",
+        ResultFilter::Deferred => "(a.outcome = 'busy' OR a.outcome LIKE 'deferred: %')",
+        ResultFilter::Refused => "a.outcome LIKE 'refused: %'",
+        ResultFilter::Unended => "(a.ended_at IS NULL OR a.outcome = 'died; its copy was looked for')",
     }
 }
 
-impl By {
+impl SearchBy {
     /// Whether it has an index of its own, so that a match is found at once, however old it is.
     fn is_indexed(&self) -> bool {
         matches!(self, Self::Lock(_) | Self::QueueId(_, Some(_)))
@@ -224,8 +224,8 @@ fn search(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<
     // An attempt may have begun at this very moment.
     let newest = wanted.until.unwrap_or_else(|| now.saturating_add(MINUTE));
     let newest = wanted.before.map_or(newest, |place| newest.min(place.began_at.saturating_add(1)));
-    let indexed = wanted.by.as_ref().is_some_and(By::is_indexed);
-    let is_short_queue_id = matches!(wanted.by, Some(By::QueueId(_, None)));
+    let indexed = wanted.by.as_ref().is_some_and(SearchBy::is_indexed);
+    let is_short_queue_id = matches!(wanted.by, Some(SearchBy::QueueId(_, None)));
     let since = if indexed { 0 } else { wanted.since };
     let (mut end, mut width) = (newest, FIRST_SLICE);
     let mut tried: Vec<Tried> = Vec::new();
@@ -275,8 +275,8 @@ fn slice(
     }
     wanted.narrow(&mut conditions, &mut values);
     let (queue_id, lock) = match &wanted.by {
-        Some(By::Lock(lock)) => (None, Some(lock)),
-        Some(By::QueueId(queue_id, lock)) => (Some(queue_id), lock.as_ref()),
+        Some(SearchBy::Lock(lock)) => (None, Some(lock)),
+        Some(SearchBy::QueueId(queue_id, lock)) => (Some(queue_id), lock.as_ref()),
         _ => (None, None),
     };
     if let Some(queue_id) = queue_id {
@@ -288,12 +288,12 @@ fn slice(
         values.push(Value::Bytes(lock.digest()));
     }
     match &wanted.by {
-        Some(By::Address { address, user }) => {
+        Some(SearchBy::Address { address, user }) => {
             conditions.push("(a.recipient = ? OR a.imap_user IN (?, ?) OR lower(a.sender) = ?)");
             let (address, user) = (Value::Text(address), Value::Text(user));
             values.extend([address, address, user, address]);
         }
-        Some(By::Piece(piece)) => {
+        Some(SearchBy::Piece(piece)) => {
             pattern = like(piece);
             // Last, so that it is evaluated only for attempts that meet the others.
             conditions.push(OF_A_PIECE);
@@ -364,11 +364,11 @@ pub(crate) struct Counted {
 
 /// Counts the results of recipients' copies since a time, and the copies deferred since another time that still wait.
 pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64) -> Result<Counted, DatabaseError> {
-    let number = |came| format!("coalesce(sum(CASE WHEN {} THEN 1 ELSE 0 END), 0)", outcome_is(came));
+    let number = |result| format!("coalesce(sum(CASE WHEN {} THEN 1 ELSE 0 END), 0)", outcome_is(result));
     let sql = format!(
         "SELECT {}, {} FROM attempts a WHERE a.started_at >= ? AND a.role = 'recipient'",
-        number(Came::Delivered),
-        number(Came::Refused)
+        number(ResultFilter::Delivered),
+        number(ResultFilter::Refused)
     );
     let counted = database.query_first("counting attempts", &sql, &[Value::Moment(since)])?;
     let (delivered, refused) = counted.ok_or_else(|| unreadable("an answer without a row".into()))?;
@@ -380,7 +380,7 @@ pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64
          GROUP BY a.copy_key HAVING {} = 1 AND {} = 0) k \
          WHERE NOT EXISTS (SELECT 1 FROM copies c WHERE c.copy_key = k.copy_key AND c.state = 'delivered') \
          AND NOT EXISTS (SELECT 1 FROM attempts b WHERE b.copy_key = k.copy_key AND b.outcome LIKE 'refused: %')",
-        any(outcome_is(Came::Deferred)),
+        any(outcome_is(ResultFilter::Deferred)),
         any("a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for') \
              OR a.outcome LIKE 'refused: %'"),
     );

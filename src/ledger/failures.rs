@@ -3,7 +3,7 @@
 //! No delivery reads it, and no lock or result depends on it. A row is written if that is possible at once. What was
 //! delivered since is left out when the rows are read: the record of a delivery never touches them.
 
-use super::activity::{Came, like, outcome_is};
+use super::activity::{ResultFilter, like, outcome_is};
 use super::event::{Diff, EventRecord, EventType};
 use super::message_addresses::AddressPattern;
 use super::{AttemptResult, Cause, CopyKey, Database, Outcome, statements, time_span};
@@ -235,7 +235,7 @@ pub(crate) fn waiting(
          AND a.role = 'recipient' AND {}) THEN 1 ELSE 0 END AS tried FROM failures f WHERE f.first_at >= ? AND f.last_at >= ? \
          AND f.cause LIKE 'deferred: %' AND {STILL_FAILED}) w GROUP BY w.cause ORDER BY count(*) DESC LIMIT {MOST_CAUSES}",
         dialect.microseconds("min(w.first_at)"),
-        outcome_is(Came::Deferred),
+        outcome_is(ResultFilter::Deferred),
     );
     let since = Value::Moment(last_tried_since);
     let first = Value::Moment(last_tried_since.saturating_sub(time_span::microseconds(RETENTION)));

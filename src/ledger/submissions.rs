@@ -1,7 +1,7 @@
 //! Messages that clients of the API have submitted: the owner of each, who may ask later for its state.
 
 use super::Database;
-use super::activity::{Came, outcome_is};
+use super::activity::{ResultFilter, outcome_is};
 use crate::database::{DatabaseError, Query, Value, columns_of, unreadable};
 use crate::lock::LockName;
 
@@ -69,7 +69,7 @@ pub(crate) fn delivered_recipients(
 ) -> Result<Vec<String>, DatabaseError> {
     let sql = format!(
         "SELECT DISTINCT a.recipient FROM attempts a WHERE a.lock_digest = ? AND a.identity = ? AND a.role = 'recipient' AND {}",
-        outcome_is(Came::Delivered)
+        outcome_is(ResultFilter::Delivered)
     );
     database.query("reading who has a message", &sql, &[Value::Bytes(lock.digest()), Value::Bytes(identity)])
 }

@@ -3,7 +3,7 @@
 use super::search;
 pub(crate) use super::search::TakenAs;
 use crate::database::DatabaseError;
-use crate::ledger::activity::{self, By, Came, Counted, FoundTried, Wanted};
+use crate::ledger::activity::{self, Counted, FoundTried, ResultFilter, SearchBy, Wanted};
 use crate::ledger::failures::{self, FailureCursor, FailuresOf, RETENTION, WaitingDeliveries, failed_deliveries};
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::AtAGlance;
@@ -74,19 +74,21 @@ pub(crate) fn search(
     let mut last = (FoundTried { tried: Vec::new(), more: false, looked_back_to: None }, None);
     for meaning in meanings {
         let (taken_as, by) = match meaning {
-            TakenAs::MessageId => (*meaning, By::Lock(site.lock_of_message_id(text.as_bytes()))),
-            TakenAs::QueueId => (*meaning, By::QueueId(text.to_owned(), search::lock_of_queue_id(database, text)?)),
-            TakenAs::Address => (*meaning, By::Address { address: as_stored(text), user: text.to_owned() }),
+            TakenAs::MessageId => (*meaning, SearchBy::Lock(site.lock_of_message_id(text.as_bytes()))),
+            TakenAs::QueueId => {
+                (*meaning, SearchBy::QueueId(text.to_owned(), search::lock_of_queue_id(database, text)?))
+            }
+            TakenAs::Address => (*meaning, SearchBy::Address { address: as_stored(text), user: text.to_owned() }),
             // A mailbox's user.
             TakenAs::Beginning if meanings.contains(&TakenAs::Piece) => {
-                (TakenAs::Address, By::Address { address: as_stored(text), user: text.to_owned() })
+                (TakenAs::Address, SearchBy::Address { address: as_stored(text), user: text.to_owned() })
             }
             TakenAs::Beginning if meanings.contains(&TakenAs::Address) => continue,
             TakenAs::Beginning | TakenAs::Domain => {
                 last.1 = Some(*meaning);
                 continue;
             }
-            TakenAs::Piece => (*meaning, By::Piece(text.to_owned())),
+            TakenAs::Piece => (*meaning, SearchBy::Piece(text.to_owned())),
         };
         wanted.by = Some(by);
         let found = activity::find(database, &wanted, limit)?;
@@ -121,19 +123,19 @@ pub(crate) fn search_failed(
     after: Option<FailureCursor>,
     limit: usize,
 ) -> Result<FailuresPage, DatabaseError> {
-    let Wanted { since, until, host, user, role, came, .. } = wanted;
-    let never = matches!(came, Some(Came::Delivered | Came::Unended));
+    let Wanted { since, until, host, user, role, result, .. } = wanted;
+    let never = matches!(result, Some(ResultFilter::Delivered | ResultFilter::Unended));
     if user.is_some() || *role == Some(Role::Sender) || never {
         return Ok(FailuresPage::default());
     }
     let after = after.or_else(|| until.map(FailureCursor::before));
     // A delivery that was deferred in that time may also have attempts long before.
-    let is_deferred = *came == Some(Came::Deferred);
+    let is_deferred = *result == Some(ResultFilter::Deferred);
     let first = if is_deferred { since.saturating_sub(time_span::microseconds(RETENTION)) } else { *since };
     let mut failures = failed_by_text(site, database, what.trim(), first, after.as_ref(), limit)?;
     let next = failures.last().filter(|_| failures.len() >= limit).map(FailedDelivery::cursor);
     failures.retain(|failure| host.as_ref().is_none_or(|host| *host == failure.host));
-    failures.retain(|failure| came.is_none() || failure.is_refused() != is_deferred && failure.last_at >= *since);
+    failures.retain(|failure| result.is_none() || failure.is_refused() != is_deferred && failure.last_at >= *since);
     Ok(FailuresPage { failures, next })
 }
 

@@ -178,7 +178,9 @@ pub(crate) fn message_and_its_place(
         },
         // Most messages need no source: another copy exists, which the deliveries' role can read.
         Err(error) if error.failure == DatabaseFailure::AccessDenied => {
-            format!("its source, if it is kept (record.keep_source), is not for our role to read: {error}")
+            format!(
+                "its source, if it is kept (record.keep_source), is not for our role to read (grants-operator.sql): {error}"
+            )
         }
         Err(error) => return Err(error.into()),
     };

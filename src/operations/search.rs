@@ -2,7 +2,7 @@
 
 use crate::base::text_enum::text_enum;
 use crate::database::{DatabaseError, Dialect};
-use crate::ledger::activity::{self, By, Wanted};
+use crate::ledger::activity::{self, SearchBy, Wanted};
 use crate::ledger::message_addresses::{self, AddressIndexing, AddressPattern};
 use crate::ledger::message_search::{self, MessagePage};
 use crate::ledger::{Database, time_span};
@@ -137,7 +137,7 @@ fn messages_taken_as(
             // A queue id is Postfix's for as long as it keeps the message.
             let lifetime = time_span::microseconds(site.policy().queue_lifetime);
             let since = time_span::now(database)?.saturating_sub(lifetime);
-            let by = Some(By::QueueId(text.to_owned(), lock_of_queue_id(database, text)?));
+            let by = Some(SearchBy::QueueId(text.to_owned(), lock_of_queue_id(database, text)?));
             let found = activity::find(database, &Wanted { by, since, ..Wanted::default() }, MOST_ATTEMPTS)?;
             let identities: Vec<[u8; 32]> = found.tried.iter().map(|one| one.identity).collect();
             let page = message_search::with_identities(database, &identities, before, limit)?;

@@ -135,7 +135,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
     let other = arguments.get(1).and_then(|a| a.to_str()).is_some_and(is_other_subcommand);
     let outcome = catch_unwind(AssertUnwindSafe(|| match dispatch(arguments, other) {
         // The work succeeded, but part of the output could not be written. A reader of that output would mistake it for complete.
-        0 if other && cli::UNSAID.load(Ordering::Relaxed) => ExitCode::IoErr.into(),
+        0 if other && cli::REPORTED.load(Ordering::Relaxed) => ExitCode::IoErr.into(),
         status => status,
     }));
     outcome.unwrap_or_else(|_| {
@@ -195,8 +195,8 @@ fn unreadable(error: &clap::Error, arguments: &[OsString], other: bool) -> ExitC
     // would be lost.
     let alone = arguments.len() <= 2 || (arguments.len() == 3 && arguments.get(1).is_some_and(|a| a == "deliver"));
     if asks && (other || alone) {
-        cli::said(error.print().and_then(|()| std::io::Write::flush(&mut std::io::stdout())));
-        return if cli::UNSAID.load(Ordering::Relaxed) { ExitCode::IoErr } else { ExitCode::Ok };
+        cli::check_printed(error.print().and_then(|()| std::io::Write::flush(&mut std::io::stdout())));
+        return if cli::REPORTED.load(Ordering::Relaxed) { ExitCode::IoErr } else { ExitCode::Ok };
     }
     if other {
         let _ = error.print();

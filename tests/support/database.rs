@@ -249,13 +249,13 @@ impl Database {
         );
     }
 
-    /// A role with what `sql/*/grants-notify.sql` gives, and no more.
+    /// A role with what `sql/*/grants-notifier.sql` gives, and no more.
     pub fn create_notifier(&mut self, role: &str, password: &str) {
         let role = self.create_role(role, password);
         self.grant(
             &role,
-            include_str!("../../sql/postgres/grants-notify.sql"),
-            include_str!("../../sql/mysql/grants-notify.sql"),
+            include_str!("../../sql/postgres/grants-notifier.sql"),
+            include_str!("../../sql/mysql/grants-notifier.sql"),
         );
     }
 
@@ -322,7 +322,7 @@ impl Database {
         let grants = if self.engine.is_postgres() {
             postgres.replace(":\"role\"", role)
         } else {
-            let mysql = mysql.replace("'maildrop_operator'@'%'", role).replace("'maildrop_notify'@'%'", role);
+            let mysql = mysql.replace("'maildrop_operator'@'%'", role).replace("'maildrop_notifier'@'%'", role);
             let mysql = mysql.replace("'maildrop_web'@'%'", role);
             let mysql = mysql.replace("'maildrop'@'%'", role);
             mysql.replace("maildrop.", &format!("{}.", self.name))

@@ -4,7 +4,7 @@ use super::results::ReplayResults;
 use super::{Arguments, Ended, Progress, complain, confirmation, report_unconfirmed};
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;
-use crate::cli::{Columns, json, list, say};
+use crate::cli::{Columns, json, list, print_line};
 use crate::database::DatabaseError;
 use crate::ledger::audit_queries::{self, RecordedCopy, Selection};
 use crate::ledger::operations_log::Operation;
@@ -35,7 +35,9 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
     let (copies, left) = audit_queries::owed_by_now(database.as_mut(), &selection(arguments), left_for)?;
     drop(database);
     if left > 0 && !arguments.json {
-        say(&format!("{left} copies are left to their authors' own mail programs for a while yet (sent.dedup_delay)"));
+        print_line(&format!(
+            "{left} copies are left to their authors' own mail programs for a while yet (sent.dedup_delay)"
+        ));
     }
     let is_unconfirmed = copies.len() > 1 && confirmation::is_missing(arguments.yes);
     if arguments.dry_run || is_unconfirmed {
@@ -74,17 +76,21 @@ pub(super) fn restore(arguments: &Arguments, site: &Site) -> Ended {
     }
     let (unseen, mailboxes) = (losses.unseen.len(), losses.mailboxes);
     if unseen > 0 {
-        say(&format!("{unseen} of {mailboxes} mailboxes could not be looked at: what they have lost is not known"));
+        print_line(&format!(
+            "{unseen} of {mailboxes} mailboxes could not be looked at: what they have lost is not known"
+        ));
     }
     let (looked, lost, left) = (losses.copies, copies.len(), gone - copies.len());
-    say(&format!("of {looked} copies in {mailboxes} mailboxes, {lost} would be delivered again with --yes"));
+    print_line(&format!("of {looked} copies in {mailboxes} mailboxes, {lost} would be delivered again with --yes"));
     if left > 0 {
-        say(&format!(
+        print_line(&format!(
             "gone besides, from mailboxes that go on: {left}, most likely deleted or filed by their owners. \
              With --deleted, what is gone so is brought back, too"
         ));
     } else if arguments.deleted && gone > 0 {
-        say("what owners have deleted or filed is among them: `maildrop_command audit --mailbox USER` tells which");
+        print_line(
+            "what owners have deleted or filed is among them: `maildrop_command audit --mailbox USER` tells which",
+        );
     }
     Ok(seen)
 }
@@ -116,7 +122,7 @@ fn redeliver(
 /// Shows copies: all of them as JSON, or the first of them to people, with the text of the `last` column.
 fn show(arguments: &Arguments, copies: &[RecordedCopy], nothing: &str, last: ShownText) {
     if arguments.json {
-        return copies.iter().for_each(|copy| say(&json(copy)));
+        return copies.iter().for_each(|copy| print_line(&json(copy)));
     }
     let columns: Columns<RecordedCopy, 4> = [
         ("since", |copy| timestamp::time_text(copy.recorded_at)),
@@ -124,8 +130,8 @@ fn show(arguments: &Arguments, copies: &[RecordedCopy], nothing: &str, last: Sho
         ("message", |copy| copy.message_id.clone()),
         last,
     ];
-    say(&list(copies.get(..SHOWN).unwrap_or(copies), nothing, columns));
+    print_line(&list(copies.get(..SHOWN).unwrap_or(copies), nothing, columns));
     if copies.len() > SHOWN {
-        say(&format!("and {} more; --json has them all", copies.len() - SHOWN));
+        print_line(&format!("and {} more; --json has them all", copies.len() - SHOWN));
     }
 }

@@ -3,7 +3,7 @@
 use super::Arguments;
 use crate::base::terminal::shell_word;
 use crate::cli::progress::Progress;
-use crate::cli::{complain, json, printable, say, table};
+use crate::cli::{complain, json, print_line, printable, table};
 use crate::ledger::operations_log::Operation;
 use crate::operations::operations_log;
 use crate::operations::replay::{FailureFile, MessageReport, ReplayOutcome, Tally};
@@ -47,7 +47,7 @@ impl<'a> ReplayResults<'a> {
         };
         tally.count(&report.outcome);
         if self.dry_run {
-            return say(&if self.arguments.json { in_json(&report) } else { line(&report) });
+            return print_line(&if self.arguments.json { in_json(&report) } else { line(&report) });
         }
         if let (Some(failure), Some(file)) = (&report.failure, failures.as_mut()) {
             file.write(failure);
@@ -80,7 +80,7 @@ impl<'a> ReplayResults<'a> {
         let Tally { delivered, already_there, deferred, refused, done } = tally;
         let left = self.total - done;
         if self.arguments.json {
-            say(&json(&serde_json::json!({
+            print_line(&json(&serde_json::json!({
                 "dry_run": self.dry_run, "delivered": delivered, "already_there": already_there, "deferred": deferred,
                 "refused": refused, "left": left, "failures": failures, "failures_left_out": error.is_some(),
             })));
@@ -92,15 +92,17 @@ impl<'a> ReplayResults<'a> {
                 ("refused or unreadable", refused),
             ];
             let rows = rows.into_iter().map(|(what, number)| [what.to_owned(), number.to_string()]);
-            say(&table(["deliveries", "number"], rows));
+            print_line(&table(["deliveries", "number"], rows));
             if left > 0 {
                 let total = self.total;
-                say(&format!("ended early: {left} of {total} messages are left; the same command goes on with them"));
+                print_line(&format!(
+                    "ended early: {left} of {total} messages are left; the same command goes on with them"
+                ));
             }
             if let Some(path) = failures {
                 let (site, file) = (self.arguments.site.options(), shell_word(&path.to_string_lossy()));
                 let without = if self.arguments.without_sent { " --without-sent" } else { "" };
-                say(&match error {
+                print_line(&match error {
                     Some(_) => {
                         format!("only some of what failed is in {file}: give the same command again, with room for all")
                     }

@@ -4,7 +4,7 @@ mod start;
 mod status;
 
 use super::progress::Progress;
-use super::{Ended, Failure, complain, fail, help, say};
+use super::{Ended, Failure, complain, fail, help, print_line};
 use crate::config::{CONFIGURATION, Config, Service, runtime_directory_of};
 use crate::protocol::control::Command as Order;
 use crate::protocol::control_client::{ControlError, SHORT, ask};
@@ -83,7 +83,7 @@ pub(crate) fn run(command: &Command) -> Ended {
         let problem = answer.problem.unwrap_or_else(|| "it was not done, and the service does not say why".into());
         return Err(fail(otherwise, problem));
     }
-    say(done);
+    print_line(done);
     if let Some(note) = answer.note {
         complain(&note);
     }

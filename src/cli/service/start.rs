@@ -1,7 +1,7 @@
 //! `service start`: starts `maildropd` in the background, and waits until it is ready.
 
 use super::status::text;
-use super::{DEGRADED, Ended, Failure, Progress, ServiceOptions, complain, fail, not_asked, say};
+use super::{DEGRADED, Ended, Failure, Progress, ServiceOptions, complain, fail, not_asked, print_line};
 use crate::base::timestamp::duration;
 use crate::protocol::control::{Command as Order, State, Status};
 use crate::protocol::control_client::{ControlError, SHORT, ask};
@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     match ask(&socket, Order::Status, SHORT) {
         Ok(answer) => {
             let pid = answer.status.map(|status| status.pid.to_string()).unwrap_or_default();
-            say(&format!("maildropd runs already: pid {pid}"));
+            print_line(&format!("maildropd runs already: pid {pid}"));
             return Ok(ExitCode::Ok);
         }
         Err(ControlError::NotRunning) => {}
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
         let status = ask(&socket, Order::Status, SHORT).ok().and_then(|answer| answer.status);
         match status.filter(|status| status.pid == started.id()) {
             Some(status @ Status { state: State::Well, .. }) => {
-                say(&format!("maildropd runs: pid {}", status.pid));
+                print_line(&format!("maildropd runs: pid {}", status.pid));
                 return Ok(ExitCode::Ok);
             }
             Some(status) if status.state == State::Degraded || Instant::now() >= end => {

@@ -1,7 +1,7 @@
 //! `service status`: its state, for people and for programs.
 
 use super::{DEGRADED, Ended, NOT_RUNNING, ServiceOptions, fail, not_asked};
-use crate::cli::{json, or_dash, print, say, table};
+use crate::cli::{json, or_dash, print, print_line, table};
 use crate::protocol::control::{Command, Process, State, Status, Task};
 use crate::protocol::control_client::{ControlError, SHORT, ask};
 use crate::protocol::status_text::{age, figure_label, figures_in_order};
@@ -21,7 +21,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     let socket = arguments.options.socket()?;
     let answer = match ask(&socket, Command::Status, SHORT) {
         Err(ControlError::NotRunning) if arguments.json => {
-            say(&json(&serde_json::json!({ "state": "not_running" })));
+            print_line(&json(&serde_json::json!({ "state": "not_running" })));
             return Err(fail(NOT_RUNNING, ""));
         }
         answered => answered.map_err(|problem| not_asked(&problem, &socket))?,

@@ -5,7 +5,7 @@ mod table;
 
 use super::progress::Progress;
 use super::site_options::SiteOptions;
-use super::{Ended, fail, help, json, say};
+use super::{Ended, fail, help, json, print_line};
 use crate::base::files::sync;
 use crate::base::timestamp;
 use crate::operations::notifications;
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         Format::Prometheus => prometheus::text(&counted, window),
     };
     match &arguments.output {
-        None => say(text.trim_end()),
+        None => print_line(text.trim_end()),
         Some(file) => replace(file, text.trim_end()).map_err(|error| {
             let text = format!("{}: {error}: its directory has to exist, and to be writable for us", file.display());
             fail(ExitCode::CantCreat, text)

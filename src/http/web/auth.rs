@@ -39,7 +39,11 @@ pub(super) fn cookie(token: &str, seconds: u64) -> String {
 }
 
 /// Middleware that lets only users with at least the role `least` pass. Handlers get the [`WebSession`] from the extensions.
-pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut request: Request, next: Next) -> Response {
+pub(super) async fn require_role(
+    State((page, least)): State<(Page, WebRole)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let caller = request.extensions().get::<Caller>().cloned().unwrap_or_default();
     let named_by_proxy = page.settings.trusted.as_ref().map_or(Ok(None), |trusted| trusted.who(request.headers()));
     let viewer = match named_by_proxy {
@@ -151,7 +155,7 @@ fn is_same_origin(headers: &HeaderMap, origin: &str) -> bool {
 }
 
 /// The path to redirect to after a login: only a path on this server is accepted.
-pub(super) fn here(to: Option<&str>) -> &str {
+pub(super) fn local_path(to: Option<&str>) -> &str {
     let is_path = |to: &&str| to.starts_with('/') && !to.starts_with("//") && !to.contains(['\\', '\r', '\n', '\t']);
     to.filter(is_path).filter(|to| to.parse::<Uri>().is_ok()).unwrap_or("/")
 }
@@ -215,13 +219,13 @@ mod tests {
 
     #[test]
     fn nobody_is_led_away_by_logging_in() {
-        assert_eq!(here(Some("/messages/00?x=1")), "/messages/00?x=1");
+        assert_eq!(local_path(Some("/messages/00?x=1")), "/messages/00?x=1");
         for wrong in
             ["", "x", "https://evil.example/", "//evil.example/", "/\\evil.example", "/\t/evil.example", "/x\r\ny"]
         {
-            assert_eq!(here(Some(wrong)), "/", "{wrong:?}");
+            assert_eq!(local_path(Some(wrong)), "/", "{wrong:?}");
         }
-        assert_eq!(here(None), "/");
+        assert_eq!(local_path(None), "/");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) struct LoginQuery {
 }
 
 pub(super) async fn form(State(page): State<Page>, Query(To { to }): Query<To>) -> Html<String> {
-    layout::page("Log in", None, None, &asked_for(&page, auth::here(to.as_deref()), None))
+    layout::page("Log in", None, None, &asked_for(&page, auth::local_path(to.as_deref()), None))
 }
 
 fn asked_for(page: &Page, to: &str, problem: Option<&str>) -> Markup {
@@ -63,7 +63,7 @@ pub(super) async fn look(
     };
     let client = |((name, _), _): &((String, _), _)| auth::login_of(name);
     let found = page.blocking.authenticate(&caller, web_logins::digest(token.trim()), client, look);
-    let to = auth::here(to.as_deref());
+    let to = auth::local_path(to.as_deref());
     match found.await {
         Ok(Some(((name, role), now))) => {
             let shown = html! {
@@ -94,7 +94,7 @@ pub(super) async fn log_in(
     let log_in = move |database: &mut dyn Database| web_logins::log_in(database, &token, old.as_ref());
     let client = |person: &web_logins::LoggedIn| auth::login_of(&person.name);
     let found = page.blocking.authenticate(&caller, digest, client, log_in).await;
-    let to = auth::here(to.as_deref());
+    let to = auth::local_path(to.as_deref());
     match found {
         Ok(Some(person)) => {
             page.blocking.is_valid(web_logins::digest(&person.token), auth::login_of(&person.name));

@@ -259,7 +259,7 @@ impl Page {
 /// Each path of the web UI, and the least role that may request it. A screen defines its own role; all others are defined here.
 fn routes(page: &Page) -> Router<Page> {
     let needs = |least: WebRole, methods: MethodRouter<Page>| {
-        methods.layer(from_fn_with_state((page.clone(), least), auth::may))
+        methods.layer(from_fn_with_state((page.clone(), least), auth::require_role))
     };
     let of = |screen: Screen, methods| needs(screen.least(), methods);
     Router::new()
@@ -284,7 +284,7 @@ fn routes(page: &Page) -> Router<Page> {
         .route("/again", of(Screen::Again, get(redeliver::owed)))
         .route("/again/failed", of(Screen::Again, get(redeliver::not_delivered)))
         .route("/again/lost", of(Screen::Again, get(redeliver::lost)))
-        .route("/again/plan", of(Screen::Again, post(redeliver::would)))
+        .route("/again/plan", of(Screen::Again, post(redeliver::show_preview)))
         .route("/again/start", of(Screen::Again, post(redeliver::start)))
         .route("/again/runs/{id}", of(Screen::Again, get(redeliver::job)))
         .route("/service", of(Screen::Service, get(service::show)))

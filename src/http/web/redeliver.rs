@@ -396,7 +396,7 @@ fn not_done(why: Rejected, visit: &Visit) -> Response {
 }
 
 /// Shows a preview of the redelivery. Nothing is written, created or locked.
-pub(super) async fn would(visit: Visit, body: String) -> Answered {
+pub(super) async fn show_preview(visit: Visit, body: String) -> Answered {
     let requests = requests(&visit, &body).map_err(|problem| nothing_done(problem, &visit))?;
     let look = move |site: &Site, deadline| {
         requests.into_iter().map(|request| preview(site, request, deadline)).collect::<Vec<_>>()
@@ -458,10 +458,10 @@ pub(super) async fn job(visit: Visit, Path(id): Path<String>) -> Response {
         };
         return visit.refusal(StatusCode::NOT_FOUND, "Not found", &content);
     };
-    let (came, ended) = job.so_far(AWAITED).await;
-    let (class, verdict) = verdict(&came, job.of, ended);
+    let (outcomes, ended) = job.so_far(AWAITED).await;
+    let (class, verdict) = verdict(&outcomes, job.of, ended);
     let begun = html! { "Begun by " (job.by) ", " (layout::moment(job.began_at)) "." };
-    let rows = came.iter().map(|one| (one.copy.as_ref(), outcome_text(&one.outcome), None));
+    let rows = outcomes.iter().map(|one| (one.copy.as_ref(), outcome_text(&one.outcome), None));
     let main = html! {
         @if !ended {
             p #live {
@@ -479,14 +479,14 @@ pub(super) async fn job(visit: Visit, Path(id): Path<String>) -> Response {
 }
 
 /// The class and text of the summary line.
-fn verdict(came: &[CopyOutcome], of: usize, ended: bool) -> (&'static str, String) {
+fn verdict(outcomes: &[CopyOutcome], of: usize, ended: bool) -> (&'static str, String) {
     if !ended {
-        return ("wait", format!("Under way: {} of {of} done with.", came.len()));
+        return ("wait", format!("Under way: {} of {of} done with.", outcomes.len()));
     }
-    let count = |is: fn(&ReplayOutcome) -> bool| came.iter().filter(|one| is(&one.outcome)).count();
+    let count = |is: fn(&ReplayOutcome) -> bool| outcomes.iter().filter(|one| is(&one.outcome)).count();
     let failed = count(ReplayOutcome::failed);
-    let class = if failed > 0 || came.len() < of { "bad" } else { "good" };
-    if let ([one], 1) = (came, of) {
+    let class = if failed > 0 || outcomes.len() < of { "bad" } else { "good" };
+    if let ([one], 1) = (outcomes, of) {
         let place = one.copy.as_ref().map(|copy| format!(" {}", copy.place())).unwrap_or_default();
         let line = match &one.outcome {
             ReplayOutcome::Delivered(how) => format!("DELIVERED to{place}: {how}."),
@@ -500,7 +500,7 @@ fn verdict(came: &[CopyOutcome], of: usize, ended: bool) -> (&'static str, Strin
         (count(|outcome| matches!(outcome, ReplayOutcome::Delivered(_))), "delivered"),
         (count(|outcome| matches!(outcome, ReplayOutcome::AlreadyThere)), "already there"),
         (failed, "not delivered"),
-        (of - came.len(), "not tried, since the process was ended"),
+        (of - outcomes.len(), "not tried, since the process was ended"),
     ];
     let counts = counts.iter().filter(|(number, _)| *number > 0);
     let counts: Vec<String> = counts.map(|(number, what)| format!("{number} {what}")).collect();

@@ -28,15 +28,15 @@ pub(super) struct RedeliveryJob {
     pub(super) began_at: i64,
     pub(super) of: usize,
     /// The results so far. The sender is dropped once the job has ended.
-    came: watch::Receiver<Vec<CopyOutcome>>,
+    outcomes: watch::Receiver<Vec<CopyOutcome>>,
 }
 
 impl RedeliveryJob {
     /// Waits up to `patience` for the job's end. Returns the results so far, and whether the job has ended.
     pub(super) async fn so_far(&mut self, patience: Duration) -> (Vec<CopyOutcome>, bool) {
         // The channel's error says that the job has ended.
-        let ended = timeout(patience, async { while self.came.changed().await.is_ok() {} }).await.is_ok();
-        (self.came.borrow().clone(), ended)
+        let ended = timeout(patience, async { while self.outcomes.changed().await.is_ok() {} }).await.is_ok();
+        (self.outcomes.borrow().clone(), ended)
     }
 }
 
@@ -46,18 +46,23 @@ impl Jobs {
     /// # Errors
     /// If the job could not start; nothing is done then.
     pub(super) fn begin(&self, visit: &Visit, requests: Vec<RedeliveryRequest>) -> Result<Uuid, Rejected> {
-        let (results_sender, came) = watch::channel(Vec::new());
+        let (results_sender, outcomes) = watch::channel(Vec::new());
         let id = Uuid::now_v7();
-        let job =
-            RedeliveryJob { id, by: visit.viewer.name.clone(), began_at: timestamp::now(), of: requests.len(), came };
+        let job = RedeliveryJob {
+            id,
+            by: visit.viewer.name.clone(),
+            began_at: timestamp::now(),
+            of: requests.len(),
+            outcomes,
+        };
         let by = visit.clone();
         visit.page.blocking.begin_redelivery(move |site, stop| {
             for request in requests {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let came = deliver_again(site, request, by.actor());
-                results_sender.send_modify(|all| all.push(came));
+                let outcomes = deliver_again(site, request, by.actor());
+                results_sender.send_modify(|all| all.push(outcomes));
             }
         })?;
         let mut remembered = self.remembered();

@@ -24,7 +24,7 @@ impl FromRequestParts<Page> for Visit {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, page: &Page) -> Answered<Self> {
-        // `auth::may` has set it, or has answered the request.
+        // `auth::require_role` has set it, or has answered the request.
         let viewer = parts.extensions.get::<WebSession>().cloned();
         let viewer = viewer.ok_or_else(|| StatusCode::FORBIDDEN.into_response())?;
         Ok(Self { page: page.clone(), viewer })

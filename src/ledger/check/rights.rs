@@ -1,4 +1,4 @@
-//! The rights that the roles of deliveries and of the notifier need: those that `sql/*/grants.sql` and `sql/*/grants-notify.sql`
+//! The rights that the roles of deliveries and of the notifier need: those that `sql/*/grants.sql` and `sql/*/grants-notifier.sql`
 //! grant. After an upgrade, `check` thus reports the rights that a role still lacks.
 
 use super::FindingState::{Bad, Warning};
@@ -8,7 +8,7 @@ use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Tables};
 /// The files of all engines grant the same, except for one more right for MySQL's form of a record ([`OF_MYSQL`]). PostgreSQL's
 /// files name the columns.
 const OF_DELIVERIES: &str = include_str!("../../../sql/postgres/grants.sql");
-const OF_THE_NOTIFIER: &str = include_str!("../../../sql/postgres/grants-notify.sql");
+const OF_THE_NOTIFIER: &str = include_str!("../../../sql/postgres/grants-notifier.sql");
 
 /// A right on some columns of a table, or on the whole table if there are none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +77,7 @@ pub(crate) fn of_the_notifier(database: &mut dyn Tables) -> Result<Finding, Data
         return Ok(good("notifier", "its role has enough rights"));
     }
     let found = format!("its role lacks {}: subscribers miss notifications", missing.join(", "));
-    Ok(Warning.finding("notifier", found, format!("grant what {} grants", file(database, "grants-notify.sql"))))
+    Ok(Warning.finding("notifier", found, format!("grant what {} grants", file(database, "grants-notifier.sql"))))
 }
 
 fn file(database: &mut dyn Tables, name: &str) -> String {
@@ -176,7 +176,7 @@ mod tests {
         };
         let (more, less) = same(OF_DELIVERIES, include_str!("../../../sql/mysql/grants.sql"));
         assert_eq!((more, less), (vec![(OF_MYSQL.0, OF_MYSQL.1)], vec![("FUNCTION maildrop_epoch()", "EXECUTE")]));
-        let (more, less) = same(OF_THE_NOTIFIER, include_str!("../../../sql/mysql/grants-notify.sql"));
+        let (more, less) = same(OF_THE_NOTIFIER, include_str!("../../../sql/mysql/grants-notifier.sql"));
         assert!(more.is_empty() && less.is_empty(), "{more:?} {less:?}");
     }
 }

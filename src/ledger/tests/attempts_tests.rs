@@ -2,7 +2,7 @@
 
 use super::{Attempt, DAY, MINUTE, Site, THEN, identity, key, lock, mailbox, site};
 use crate::database::{Tables, Value};
-use crate::ledger::activity::{self, By, Came, Counted, FoundTried, Tried, Wanted};
+use crate::ledger::activity::{self, Counted, FoundTried, ResultFilter, SearchBy, Tried, Wanted};
 use crate::ledger::audit_queries;
 use crate::ledger::time_span;
 use crate::message::Role;
@@ -35,7 +35,7 @@ impl Site {
 
     /// Continues a search that ended because it took too long, as a user of the web UI would.
     fn tried_of(&mut self, wanted: &Wanted, limit: usize) -> FoundTried {
-        let is_newest_alone = matches!(wanted.by, Some(By::QueueId(_, None)));
+        let is_newest_alone = matches!(wanted.by, Some(SearchBy::QueueId(_, None)));
         let (mut wanted, mut before) = (wanted.clone(), Vec::new());
         loop {
             let mut found = activity::find(&mut self.database, &wanted, limit - before.len()).unwrap();
@@ -56,7 +56,7 @@ impl Site {
         numbers(&found)
     }
 
-    fn all_by(&mut self, by: By, wanted: Wanted) -> Vec<i64> {
+    fn all_by(&mut self, by: SearchBy, wanted: Wanted) -> Vec<i64> {
         self.all_of(&Wanted { by: Some(by), ..wanted })
     }
 
@@ -96,16 +96,16 @@ fn what_is_wanted_is_found_and_reported_from_the_rest_in_the_same_way() {
             ..Attempt::at(number, began)
         });
     }
-    let came = |came| Wanted { came: Some(came), ..that_day() };
+    let with_result = |result| Wanted { result: Some(result), ..that_day() };
     let role = |role| Wanted { role: Some(role), ..that_day() };
     let host = |host: &str, wanted| Wanted { host: Some(host.into()), ..wanted };
     let user = |user: &str, wanted| Wanted { user: Some(user.into()), ..wanted };
     for (wanted, expected) in [
         (that_day(), &[10_i64, 9, 8, 7, 6, 5, 4, 3, 2, 1] as &[_]),
-        (came(Came::Delivered), &[10, 9, 8, 2, 1]),
-        (came(Came::Deferred), &[4, 3]),
-        (came(Came::Refused), &[5]),
-        (came(Came::Unended), &[7, 6]),
+        (with_result(ResultFilter::Delivered), &[10, 9, 8, 2, 1]),
+        (with_result(ResultFilter::Deferred), &[4, 3]),
+        (with_result(ResultFilter::Refused), &[5]),
+        (with_result(ResultFilter::Unended), &[7, 6]),
         (role(Role::Sender), &[10, 9, 8]),
         (role(Role::Recipient), &[7, 6, 5, 4, 3, 2, 1]),
         (host("mx2", that_day()), &[10, 8, 6, 4, 2]),
@@ -113,14 +113,14 @@ fn what_is_wanted_is_found_and_reported_from_the_rest_in_the_same_way() {
         (user("anna", host("mx2", that_day())), &[6]),
         (host("mx1", role(Role::Sender)), &[9]),
         (user("doug", role(Role::Sender)), &[10, 8]),
-        (host("mx1", came(Came::Deferred)), &[3]),
-        (host("mx3", came(Came::Deferred)), &[]),
-        (Wanted { role: Some(Role::Recipient), ..came(Came::Delivered) }, &[2, 1]),
+        (host("mx1", with_result(ResultFilter::Deferred)), &[3]),
+        (host("mx3", with_result(ResultFilter::Deferred)), &[]),
+        (Wanted { role: Some(Role::Recipient), ..with_result(ResultFilter::Delivered) }, &[2, 1]),
         (Wanted { since: THEN + 3 * MINUTE, ..that_day() }, &[10, 9, 8, 7, 6, 5, 4, 3]),
         (Wanted { since: THEN + 3 * MINUTE + 1, ..that_day() }, &[10, 9, 8, 7, 6, 5, 4]),
         (Wanted { until: Some(THEN + 3 * MINUTE), ..that_day() }, &[2, 1]),
         (Wanted { until: Some(THEN + 3 * MINUTE + 1), ..that_day() }, &[3, 2, 1]),
-        (Wanted { until: Some(THEN + 3 * MINUTE), ..came(Came::Deferred) }, &[]),
+        (Wanted { until: Some(THEN + 3 * MINUTE), ..with_result(ResultFilter::Deferred) }, &[]),
     ] {
         assert_eq!(site.all_of(&wanted), expected, "{wanted:?}");
     }
@@ -207,12 +207,12 @@ fn a_message_id_or_a_queue_id_with_its_lock_finds_old_attempts_too() {
         site.tried(Attempt { queue_id: Some("4bQ"), ..Attempt::at(number, THEN) });
     }
     site.tried(Attempt { queue_id: Some("4bX"), ..Attempt::at(13, THEN + MINUTE) });
-    assert_eq!(site.all_by(By::Lock(lock(11)), of_late(now))[0], 13);
-    assert_eq!(site.all_by(By::Lock(lock(11)), of_late(now)).len(), 3);
-    assert_eq!(site.all_by(By::Lock(lock(21)), of_late(now)), [21]);
-    assert_eq!(site.all_by(By::QueueId("4bX".into(), Some(lock(11))), of_late(now)), [13]);
-    assert_eq!(site.all_by(By::QueueId("4bQ".into(), Some(lock(21))), of_late(now)), [21]);
-    assert!(site.all_by(By::QueueId("4bX".into(), Some(lock(21))), of_late(now)).is_empty());
+    assert_eq!(site.all_by(SearchBy::Lock(lock(11)), of_late(now))[0], 13);
+    assert_eq!(site.all_by(SearchBy::Lock(lock(11)), of_late(now)).len(), 3);
+    assert_eq!(site.all_by(SearchBy::Lock(lock(21)), of_late(now)), [21]);
+    assert_eq!(site.all_by(SearchBy::QueueId("4bX".into(), Some(lock(11))), of_late(now)), [13]);
+    assert_eq!(site.all_by(SearchBy::QueueId("4bQ".into(), Some(lock(21))), of_late(now)), [21]);
+    assert!(site.all_by(SearchBy::QueueId("4bX".into(), Some(lock(21))), of_late(now)).is_empty());
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_short_queue_id_is_that_of_the_newest_message_that_has_it() {
     site.tried(with(3, now - 2 * HOUR));
     site.tried(with(4, now - 2 * HOUR - 1));
     site.tried(Attempt { queue_id: Some("4bX"), ..Attempt::at(5, now - HOUR) });
-    let by = |id: &str, wanted| Wanted { by: Some(By::QueueId(id.into(), None)), ..wanted };
+    let by = |id: &str, wanted| Wanted { by: Some(SearchBy::QueueId(id.into(), None)), ..wanted };
     let found = site.tried_of(&by("4bQ", of_late(now)), 5);
     assert_eq!((numbers(&found), found.more), (vec![3, 4], false));
     // Older attempts than the last one shown were not searched.
@@ -271,7 +271,7 @@ fn an_address_is_a_recipients_a_mailboxs_users_or_a_senders() {
     for (number, user, sender) in [(1, "doug", None), (2, "anna", Some("Lisa@x")), (3, "doug", Some("anna@y"))] {
         site.tried(Attempt { user, sender, ..Attempt::at(number, THEN + number * 5 * HOUR) });
     }
-    let by = |address: &str, user: &str| By::Address { address: address.into(), user: user.into() };
+    let by = |address: &str, user: &str| SearchBy::Address { address: address.into(), user: user.into() };
     assert_eq!(site.all_by(by("doug@x", "nobody"), that_day()), [3, 1]);
     assert_eq!(site.all_by(by("nobody@x", "doug"), that_day()), [3, 1]);
     assert_eq!(site.all_by(by("anna", "nobody"), that_day()), [2]);
@@ -295,12 +295,12 @@ fn what_is_read_soon_is_answered_at_once() {
         site.message(number, THEN + number * HOUR);
     }
     let by = |by| Wanted { by: Some(by), ..that_day() };
-    let lisas = By::Address { address: "lisa@x".into(), user: "nobody".into() };
+    let lisas = SearchBy::Address { address: "lisa@x".into(), user: "nobody".into() };
     for (wanted, expected) in [
         (that_day(), &[3_i64, 2, 1] as &[_]),
         (by(lisas), &[3, 2, 1]),
-        (by(By::Piece("nothing".into())), &[]),
-        (by(By::QueueId("4bX".into(), None)), &[]),
+        (by(SearchBy::Piece("nothing".into())), &[]),
+        (by(SearchBy::QueueId("4bX".into(), None)), &[]),
     ] {
         // Repeated on a machine that has no time for it.
         let found = (0..100).map(|_| activity::find(&mut site.database, &wanted, 500).unwrap());
@@ -335,7 +335,7 @@ fn a_piece_of_a_subject_or_of_an_author_is_a_piece_and_no_pattern() {
         ("lisa", &[]),
         ("nothing", &[]),
     ] {
-        assert_eq!(site.all_by(By::Piece(piece.into()), that_day()), expected, "{piece}");
+        assert_eq!(site.all_by(SearchBy::Piece(piece.into()), that_day()), expected, "{piece}");
     }
 }
 
@@ -442,7 +442,7 @@ fn what_is_rare_is_found_behind_many_slices_in_both_directions() {
     site.set(fill, &[Value::Integer(began)]);
     site.tried(Attempt { queue_id: Some("4bOLD"), ..Attempt::at(1, began - 1) });
     site.tried(Attempt { queue_id: Some("4bNEW"), ..Attempt::at(11, began + HOUR) });
-    let wanted = |queue_id: &str| Wanted { by: Some(By::QueueId(queue_id.into(), None)), ..of_late(now) };
+    let wanted = |queue_id: &str| Wanted { by: Some(SearchBy::QueueId(queue_id.into(), None)), ..of_late(now) };
     assert_eq!(numbers(&site.tried_of(&wanted("4bOLD"), 5)), [1]);
     assert_eq!(site.all_of(&Wanted { user: Some("doug".into()), ..of_late(now) }), [11, 1]);
     let mut of = |queue_id, arrived| {

@@ -77,6 +77,7 @@ fn epoch(database: &mut dyn Database, queue_lifetime: Duration) -> Found {
     };
     let found = match epoch.began() {
         None => format!("{present}: the first; nothing was forgotten"),
+        Some(_) if epoch.is_unwritten() => format!("{present}: another one; the next delivery writes that down"),
         Some(began) => {
             let since = time_span::now(database)?.saturating_sub(time_span::microseconds(began));
             let until = since.saturating_add(time_span::microseconds(looked_for(queue_lifetime)));

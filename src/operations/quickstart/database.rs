@@ -229,7 +229,7 @@ pub(super) fn web_role(url: &DatabaseUrl, passwords: &Passwords) -> String {
 
 /// The SQL that creates the role of the notifier, with its rights.
 pub(super) fn notifier_role(url: &DatabaseUrl, passwords: &Passwords) -> String {
-    let rights = url.grant_to(&url.notifier(), "maildrop_notify", grants!(url.engine, "grants-notify.sql"));
+    let rights = url.grant_to(&url.notifier(), "maildrop_notifier", grants!(url.engine, "grants-notifier.sql"));
     role_with_rights(&url.create_role(&url.notifier(), &passwords.notifier), &rights)
 }
 

@@ -124,7 +124,7 @@ pub(crate) fn files(answers: &Answers, passwords: &Passwords) -> Vec<File> {
         ("operator.password", "the role of people", password(&passwords.operator)),
         ("owner.password", "the owner of the tables", password(&passwords.owner)),
         ("web.password", "the role of the web UI and the API", password(&passwords.web)),
-        ("notify.password", "the role of the notifier", password(&passwords.notifier)),
+        ("notifier.password", "the role of the notifier", password(&passwords.notifier)),
         ("notifications.key", "what signs notifications", passwords.notification_key.expose().to_owned()),
         ("imap.password", "the account on the mailbox store", password(&passwords.imap)),
         ("database.sql", "the roles, and the database", database::roles(answers, passwords)),

@@ -201,7 +201,7 @@ fn each_role_has_its_rights_in_the_words_of_its_engine() {
             assert!(
                 sql.find("CREATE ").unwrap() < sql.find("GRANT ").unwrap()
                     && !sql.contains("maildrop_web")
-                    && !sql.contains("maildrop_notify"),
+                    && !sql.contains("maildrop_notifier"),
                 "{role}: {sql}"
             );
         }

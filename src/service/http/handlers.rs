@@ -68,16 +68,16 @@ const NO_BROKER: &str = "the broker does not answer";
 /// One worker is enough. A degraded service still delivers, and it gets worse if senders stop sending mail to it.
 fn ready(report: Option<&Report>, service: Option<&Status>, stops: bool) -> Result<String, String> {
     let reasons = service.map(|service| service.reasons.join("\n")).unwrap_or_default();
-    let said = |first: &str| format!("{first}\n{reasons}").trim_end().to_owned();
-    let Some(report) = report else { return Err(said(NO_BROKER)) };
+    let plain_text = |first: &str| format!("{first}\n{reasons}").trim_end().to_owned();
+    let Some(report) = report else { return Err(plain_text(NO_BROKER)) };
     if stops || service.is_some_and(|service| service.state == State::Stopping) {
-        return Err(said("this process is being stopped"));
+        return Err(plain_text("this process is being stopped"));
     }
     if report.gauges.ready + report.gauges.busy == 0 {
-        return Err(said("no worker is ready"));
+        return Err(plain_text("no worker is ready"));
     }
     let state = service.map(|service| service.state).filter(|state| *state == State::Degraded);
-    Ok(said(&state.map_or_else(|| "ready".to_owned(), |state| format!("ready, and {}:", state.as_str()))))
+    Ok(plain_text(&state.map_or_else(|| "ready".to_owned(), |state| format!("ready, and {}:", state.as_str()))))
 }
 
 fn text(status: StatusCode, text: String) -> Response<String> {

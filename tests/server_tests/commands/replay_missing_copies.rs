@@ -93,7 +93,7 @@ fn the_role_for_deliveries_learns_whose_work_this_is(engine: Engine) {
         // There it may read what it has kept, which is nothing.
         return refused.ended(65, [0, 0, 0, 1]);
     }
-    assert_eq!(refused.exit, Some(69), "{refused:?}");
+    assert_eq!(refused.exit, Some(65), "{refused:?}");
     assert!(
         refused.stderr.contains("message_sources") && refused.stderr.contains("grants-operator.sql"),
         "{refused:?}"

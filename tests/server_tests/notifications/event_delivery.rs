@@ -34,7 +34,7 @@ on_each_other_version![
     a_killed_notifier_loses_nothing_and_repeats_only_what_was_under_way,
 ];
 
-/// A notifier with the rights of `grants-notify.sql`. Dropped, it is killed.
+/// A notifier with the rights of `grants-notifier.sql`. Dropped, it is killed.
 pub struct Notifier(Child);
 
 impl Notifier {
@@ -69,10 +69,10 @@ impl Notifier {
 
     /// A configuration of a notifier, with these waits between tries, and more lines of `[notifications]`; its path.
     pub fn configuration(scene: &mut Scene, retry: &str, more: &str) -> String {
-        let (own, role) = (scene.path("notify.password"), format!("{}_n", scene.run));
+        let (own, role) = (scene.path("notifier.password"), format!("{}_n", scene.run));
         if !Path::new(&own).exists() {
             scene.database.create_notifier(&role, "secret");
-            scene.file("notify.password", "secret\n", 0o600);
+            scene.file("notifier.password", "secret\n", 0o600);
             std::fs::write(scene.path("key"), KEY).unwrap();
         }
         let (key, config) = (scene.path("key"), scene.path("notifier.toml"));

@@ -48,16 +48,16 @@ fn what_the_notifiers_role_lacks_is_notified(engine: Engine) {
     let lacks =
         "its role lacks DELETE on outbox, DELETE on notifications, UPDATE on subscriptions, SELECT on messages:";
     assert!(lacking["found"].as_str().unwrap().starts_with(lacks), "{lacking}");
-    let file = if engine.is_postgres() { "sql/postgres/grants-notify.sql" } else { "sql/mysql/grants-notify.sql" };
+    let file = if engine.is_postgres() { "sql/postgres/grants-notifier.sql" } else { "sql/mysql/grants-notifier.sql" };
     assert_eq!(lacking["fix"], format!("grant what {file} grants"));
 
     // It cannot log in; and nobody can read how it would.
-    scene.file("notify.password", "another\n", 0o600);
+    scene.file("notifier.password", "another\n", 0o600);
     let refused = found(&config);
     assert!(refused["state"] == "warning" && refused["fix"].as_str().unwrap().contains("its password"), "{refused}");
-    std::fs::remove_file(scene.path("notify.password")).unwrap();
+    std::fs::remove_file(scene.path("notifier.password")).unwrap();
     let gone = found(&config);
-    assert!(gone["state"] == "warning" && gone["found"].as_str().unwrap().contains("notify.password"), "{gone}");
+    assert!(gone["state"] == "warning" && gone["found"].as_str().unwrap().contains("notifier.password"), "{gone}");
 }
 
 /// Since nobody is there who notifies.

@@ -7,7 +7,7 @@ use crate::database::DatabaseError;
 use crate::http::web::Answered;
 use crate::http::web::visit::Visit;
 use crate::ledger::Database;
-use crate::ledger::activity::{AttemptCursor, Came, Tried, Wanted};
+use crate::ledger::activity::{AttemptCursor, ResultFilter, Tried, Wanted};
 use crate::ledger::failures::FailureCursor;
 use crate::message::Role;
 use crate::operations::search::{self, Start};
@@ -44,12 +44,12 @@ pub(super) const FAILED: &str = "failed";
 /// A choice of a form: the query parameter, its label, and its meaning.
 type Choice<T> = (&'static str, &'static str, T);
 
-const STATES: [Choice<Option<Came>>; 7] = [
+const STATES: [Choice<Option<ResultFilter>>; 7] = [
     ("", "any", None),
-    ("delivered", "delivered", Some(Came::Delivered)),
-    ("deferred", "deferred", Some(Came::Deferred)),
-    ("refused", "refused", Some(Came::Refused)),
-    ("open", "not ended, or never", Some(Came::Unended)),
+    ("delivered", "delivered", Some(ResultFilter::Delivered)),
+    ("deferred", "deferred", Some(ResultFilter::Deferred)),
+    ("refused", "refused", Some(ResultFilter::Refused)),
+    ("open", "not ended, or never", Some(ResultFilter::Unended)),
     (OWED, "owed now", None),
     (FAILED, "failed before delivery", None),
 ];
@@ -79,7 +79,7 @@ impl SearchForm {
         let moment = |what: &str, text: &str| timestamp::since(text).map_err(|problem| format!("{what}: {problem}"));
         Ok(Wanted {
             by: None,
-            came: meaning(&STATES, &self.state).ok_or("State: there is no such one")?,
+            result: meaning(&STATES, &self.state).ok_or("State: there is no such one")?,
             role: meaning(&COPIES, &self.role).ok_or("Copies: there are no such ones")?,
             host: text(&self.host),
             user: text(&self.user),

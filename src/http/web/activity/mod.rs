@@ -15,7 +15,7 @@ use crate::base::hex;
 use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::ledger::activity::{self, Came, FoundTried, Wanted};
+use crate::ledger::activity::{self, FoundTried, ResultFilter, Wanted};
 use crate::ledger::audit_queries::{self, RecordedCopy};
 use crate::ledger::message_search::{ListedMessage, MessagePage, read_messages};
 use crate::ledger::{Database, time_span};
@@ -140,7 +140,8 @@ fn find(
     }
     let mut failed = FailuresPage::default();
     // A search for a name, or for what is deferred or refused, also finds what has no attempt.
-    let asks_failed = matches!(wanted.came, Some(Came::Deferred | Came::Refused)) || has_text && wanted.came.is_none();
+    let asks_failed = matches!(wanted.result, Some(ResultFilter::Deferred | ResultFilter::Refused))
+        || has_text && wanted.result.is_none();
     if asks_failed && form.before.is_empty() {
         match activity::in_time(search_failed(site, database, &form.q, wanted, None, limit))? {
             Some(matching) => failed = matching,

@@ -2,8 +2,8 @@
 -- delivery or an operator. Run it as the owner of the tables, for a role of its own, named in the configuration
 -- (database.roles.notifier):
 --
---     CREATE ROLE maildrop_notify LOGIN PASSWORD 'a third long password';
---     psql --set=ON_ERROR_STOP=1 --set=role=maildrop_notify --file=grants-notify.sql DATABASE
+--     CREATE ROLE maildrop_notifier LOGIN PASSWORD 'a third long password';
+--     psql --set=ON_ERROR_STOP=1 --set=role=maildrop_notifier --file=grants-notifier.sql DATABASE
 --
 -- It reads no source of a message and no address book.
 
