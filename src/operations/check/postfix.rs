@@ -34,16 +34,16 @@ const SECONDS: char = 's';
 
 /// The findings on both limits, and on domains that Postfix delivers in another way.
 pub(super) fn inspect(config: &Config, deadline: Deadline) -> Vec<Finding> {
-    let said = Said::by_postconf(deadline);
-    let limits = [time_limit(&config.delivery, &said), queue_lifetime(config, &said)];
-    limits.into_iter().chain(local_domains(&said)).collect()
+    let postfix = PostfixSettings::by_postconf(deadline);
+    let limits = [time_limit(&config.delivery, &postfix), queue_lifetime(config, &postfix)];
+    limits.into_iter().chain(local_domains(&postfix)).collect()
 }
 
 /// Domains of `virtual_mailbox_domains` that Postfix takes for local ones. Tables in either setting are not read.
-fn local_domains(said: &Said) -> Option<Finding> {
-    let in_both: Vec<&str> = said
+fn local_domains(postfix: &PostfixSettings) -> Option<Finding> {
+    let in_both: Vec<&str> = postfix
         .words(VIRTUAL_DOMAINS)
-        .filter(|domain| said.words(LOCAL_DOMAINS).any(|local| local.eq_ignore_ascii_case(domain)))
+        .filter(|domain| postfix.words(LOCAL_DOMAINS).any(|local| local.eq_ignore_ascii_case(domain)))
         .collect();
     let found = format!("{LOCAL_DOMAINS} and {VIRTUAL_DOMAINS} both contain {}", in_both.join(", "));
     let fix = "remove it from mydestination in main.cf: until then Postfix delivers its mail by local_transport, and not by virtual_transport";
@@ -51,9 +51,9 @@ fn local_domains(said: &Said) -> Option<Finding> {
 }
 
 /// When Postfix kills a delivery, and bounces its message.
-fn time_limit(delivery: &Delivery, said: &Said) -> Finding {
+fn time_limit(delivery: &Delivery, postfix: &PostfixSettings) -> Finding {
     let (what, deadline, seconds) = ("deadline", delivery.deadline, delivery.postfix_time_limit.as_secs());
-    let limit_of = |name| Some((said.time(name, SECONDS)?, name));
+    let limit_of = |name| Some((postfix.time(name, SECONDS)?, name));
     let shortest = OF_OUR_TRANSPORTS.into_iter().filter_map(limit_of).min();
     let Some((limit, name)) = shortest.or_else(|| limit_of(OF_OTHERS)) else {
         let found = format!("{}; Postfix's limit: {}", span(deadline), span(delivery.postfix_time_limit));
@@ -69,11 +69,11 @@ fn time_limit(delivery: &Delivery, said: &Said) -> Finding {
 }
 
 /// How long Postfix retries a message before it bounces it.
-fn queue_lifetime(config: &Config, said: &Said) -> Finding {
+fn queue_lifetime(config: &Config, postfix: &PostfixSettings) -> Finding {
     let what = "queue lifetime";
     let (configured, append_grace) = (config.delivery.postfix_queue_lifetime, config.imap.append_grace);
     let (ours, seconds) = (span(configured), configured.as_secs());
-    let Some(lifetime) = said.time(QUEUE_LIFETIME, DAYS) else {
+    let Some(lifetime) = postfix.time(QUEUE_LIFETIME, DAYS) else {
         let advice = format!("see that main.cf says the same: postconf {QUEUE_LIFETIME}");
         return Good.finding(what, ours.to_string(), advice);
     };
@@ -84,7 +84,7 @@ fn queue_lifetime(config: &Config, said: &Said) -> Finding {
     } else if lifetime < configured {
         let why = "Postfix gives up sooner than expected (at 0 after one try), and may bounce what the recipient has received";
         let set =
-            format!("set {QUEUE_LIFETIME} = {seconds}s in main.cf, or delivery.postfix_queue_lifetime to Postfix's");
+            format!("say delivery.postfix_queue_lifetime = \"{theirs}\", or {QUEUE_LIFETIME} = {seconds}s in main.cf");
         Bad.finding(what, found, format!("{set}: {why}"))
     } else {
         good(what, found)
@@ -93,15 +93,15 @@ fn queue_lifetime(config: &Config, said: &Said) -> Finding {
 
 /// Postfix's settings, as far as postconf prints them.
 #[derive(Default)]
-struct Said(HashMap<String, String>);
+struct PostfixSettings(HashMap<String, String>);
 
-impl Said {
+impl PostfixSettings {
     /// Empty if there is no postconf, or if it does not answer.
     fn by_postconf(deadline: Deadline) -> Self {
         // -x expands a value that refers to another setting. postconf(1) omits unknown settings, and warns of them on stderr.
         let arguments =
             [&["-x", QUEUE_LIFETIME, OF_OTHERS, LOCAL_DOMAINS, VIRTUAL_DOMAINS][..], &OF_OUR_TRANSPORTS].concat();
-        output_of(&["postconf", ELSEWHERE], &arguments, deadline).map(|said| Self::read(&said)).unwrap_or_default()
+        output_of(&["postconf", ELSEWHERE], &arguments, deadline).map(|text| Self::read(&text)).unwrap_or_default()
     }
 
     fn read(text: &str) -> Self {
@@ -142,13 +142,15 @@ mod tests {
     #[test]
     fn a_domain_that_is_local_and_virtual_is_named_since_its_mail_goes_to_the_local_transport() {
         let look = |local: &str, domains: &str| {
-            local_domains(&Said::read(&format!("mydestination = {local}\nvirtual_mailbox_domains = {domains}\n")))
+            local_domains(&PostfixSettings::read(&format!(
+                "mydestination = {local}\nvirtual_mailbox_domains = {domains}\n"
+            )))
         };
         let found = look("$myhostname, Mail.axial.net, localhost", "example.net mail.axial.net").unwrap();
         assert!(found.found.ends_with("both contain mail.axial.net"), "{found:?}");
         assert_eq!(look("mx1.axial.net, localhost.axial.net, localhost", "mail.axial.net"), None);
         assert_eq!(look("localhost", ""), None);
-        assert_eq!(local_domains(&Said::default()), None);
+        assert_eq!(local_domains(&PostfixSettings::default()), None);
     }
 
     #[test]
@@ -211,7 +213,7 @@ mod tests {
             ("", "", FindingState::Good, Some("see that main.cf says the same: postconf maximal_queue_lifetime")),
             ("", "maximal_queue_lifetime = soon\n", FindingState::Good, Some("see that main.cf says the same")),
         ] {
-            let found = queue_lifetime(&config(more), &Said::read(answer));
+            let found = queue_lifetime(&config(more), &PostfixSettings::read(answer));
             assert_eq!(found.state, state, "{answer}: {found:?}");
             assert_eq!(found.fix.is_some(), advice.is_some(), "{answer}: {found:?}");
             assert!(advice.is_none_or(|advice| found.fix.as_deref().unwrap_or_default().contains(advice)), "{found:?}");
@@ -235,7 +237,7 @@ mod tests {
             ("command_time_limit = 4m\n", FindingState::Warning, Some("NAME_time_limit = 1000s")),
             ("", FindingState::Good, Some("see that main.cf says the same: postconf maildrop_time_limit")),
         ] {
-            let found = time_limit(&config("").delivery, &Said::read(answer));
+            let found = time_limit(&config("").delivery, &PostfixSettings::read(answer));
             assert_eq!(found.state, state, "{answer}: {found:?}");
             assert_eq!(found.fix.is_some(), advice.is_some(), "{answer}: {found:?}");
             assert!(advice.is_none_or(|advice| found.fix.as_deref().unwrap_or_default().contains(advice)), "{found:?}");
