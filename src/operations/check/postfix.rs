@@ -181,12 +181,7 @@ mod tests {
             ("", "maximal_queue_lifetime = 5d\n", FindingState::Good, None),
             ("", "maximal_queue_lifetime = 120h\n", FindingState::Good, None),
             ("", "maximal_queue_lifetime = 10\n", FindingState::Good, None),
-            (
-                "",
-                "maximal_queue_lifetime = 1h\n",
-                FindingState::Bad,
-                Some("delivery.postfix_queue_lifetime to Postfix's"),
-            ),
+            ("", "maximal_queue_lifetime = 1h\n", FindingState::Bad, Some("delivery.postfix_queue_lifetime = \"1h\"")),
             (
                 "",
                 "maximal_queue_lifetime = 431999s\n",
