@@ -6,3 +6,4 @@ mod documented_commands;
 mod layers;
 mod links_in_the_docs;
 mod plain_language;
+mod stored_strings;
