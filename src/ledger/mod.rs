@@ -432,8 +432,8 @@ pub trait Ledger: NamedLock {
     }
 
     /// Writes the record, commits, and releases the lock: on PostgreSQL the same transaction holds it, and on MySQL it is
-    /// released right after the COMMIT. An embedded database holds it until it is released. Called without the lock (by an attempt that found it busy),
-    /// it is a transaction of its own.
+    /// released right after the COMMIT. On an embedded site it is still held. Called without the lock (by an attempt that
+    /// found it busy), it is a transaction of its own.
     ///
     /// If the server refuses a value from the message, the record is written without these values, under the same lock.
     /// The copies are in their mailboxes, and must not be deferred for ever. Likewise it is written without its events

@@ -262,6 +262,15 @@ fn call<'a>(dialect: Dialect, function: &str, values: impl IntoIterator<Item = V
     format!("SELECT {function}({})", dialect.list(values))
 }
 
+/// Records a delivered copy. With the end of an attempt at it: both, by the function whose plan a session keeps.
+fn delivered(dialect: Dialect, values: [Value<'_>; 8], end: Option<&EndedAttempt<'_>>) -> String {
+    let Some(end) = end else {
+        return delivered_copy(dialect, literals(dialect, values).each_ref().map(String::as_str));
+    };
+    let outcome = end.outcome.to_string();
+    call(dialect, COPY, values.into_iter().chain(values_of_end(end, &outcome)))
+}
+
 /// Records a copy as owed, unless it is delivered.
 fn owed_copy(dialect: Dialect, message: &MessageRecord<'_>, copy: &CopyRecord<'_>, reason: &str) -> String {
     let (now, [recipient, reason]) =
@@ -337,15 +346,8 @@ pub(super) fn after_message(dialect: Dialect, record: &Record<'_>, cached: bool)
         };
         statements.push(match copy.state {
             CopyState::Delivered(placement) => {
-                let values = values_of_copy(message, copy, placement);
-                match ended.iter().position(|one| cached && one.key == copy.key) {
-                    Some(place) => {
-                        let one = ended.remove(place);
-                        let outcome = one.outcome.to_string();
-                        call(dialect, COPY, values.into_iter().chain(values_of_end(one, &outcome)))
-                    }
-                    None => delivered_copy(dialect, literals(dialect, values).each_ref().map(String::as_str)),
-                }
+                let end = ended.iter().position(|one| cached && one.key == copy.key).map(|place| ended.remove(place));
+                delivered(dialect, values_of_copy(message, copy, placement), end)
             }
             CopyState::Owed(reason) => owed_copy(dialect, message, copy, reason),
         });

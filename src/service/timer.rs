@@ -185,14 +185,14 @@ impl Timer<'_> {
     fn run(&self, planned: &mut Planned) {
         let (began, at) = (Instant::now(), wall_clock());
         let name = planned.kind.name();
-        let came = catch_unwind(AssertUnwindSafe(|| self.run_task(planned.kind)));
-        let came = came.unwrap_or_else(|_| Err("an internal error, which the log has".into()));
+        let ended = catch_unwind(AssertUnwindSafe(|| self.run_task(planned.kind)));
+        let ended = ended.unwrap_or_else(|_| Err("an internal error, which the log has".into()));
         let took = began.elapsed();
-        let well = came.is_ok();
+        let well = ended.is_ok();
         let failed_runs = if well { 0 } else { planned.task.failed_runs.saturating_add(1) };
         planned.task.failed_runs = failed_runs;
         let pause = planned.pause(well);
-        match &came {
+        match &ended {
             // Twice a minute; `service status` shows it.
             Ok(result) if matches!(planned.kind, TaskKind::IndexAddresses) => {
                 debug!(task = name, result, ?took, "done")
@@ -202,7 +202,7 @@ impl Timer<'_> {
                 warn!(task = name, problem, failed_runs, again_in = ?pause, "what is done at intervals has failed");
             }
         }
-        let result = came.unwrap_or_else(|problem| problem);
+        let result = ended.unwrap_or_else(|problem| problem);
         planned.task.last = Some(LastRun { at: exact(at), took_s: took.as_secs_f64(), well, result });
         planned.after(pause);
     }
@@ -227,7 +227,7 @@ impl Timer<'_> {
             }
         };
         let mut may_take = |span: Duration| self.watchdog.watch_always(TASK, span);
-        let came = match kind {
+        let result = match kind {
             TaskKind::FinishOwed => self.finish_owed(&mut held, &mut may_take),
             TaskKind::Prune(retention) => self.prune(retention, &mut held, &mut may_take),
             TaskKind::RenewProof => {
@@ -238,7 +238,7 @@ impl Timer<'_> {
         };
         may_take(BEGINNING);
         held.end();
-        came
+        result
     }
 
     fn finish_owed(&self, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> TaskResult {

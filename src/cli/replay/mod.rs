@@ -20,6 +20,7 @@ use clap::{ArgGroup, Args};
 use results::ReplayResults;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -139,7 +140,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         };
         list_deliveries(&query, site, &list)?;
     }
-    arguments.sources.iter().try_for_each(|path| list_path(path, arguments.format, &list))?;
+    // Each once: standard input is empty when it is read again.
+    let sources: BTreeSet<_> = arguments.sources.iter().collect();
+    sources.into_iter().try_for_each(|path| list_path(path, arguments.format, &list))?;
     let total = list.count()?;
     drop(looking);
     if total == 0 {

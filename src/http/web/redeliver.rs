@@ -465,7 +465,7 @@ pub(super) async fn job(visit: Visit, Path(id): Path<String>) -> Response {
     let main = html! {
         @if !ended {
             p #live {
-                span data-said role="status" { "It continues without this visit.page. " }
+                span data-said role="status" { "It continues without this page. " }
                 a href={ "/again/runs/" (job.id) } { "Refresh" }
             }
         }

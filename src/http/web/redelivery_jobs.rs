@@ -61,8 +61,8 @@ impl Jobs {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let outcomes = deliver_again(site, request, by.actor());
-                results_sender.send_modify(|all| all.push(outcomes));
+                let outcome = deliver_again(site, request, by.actor());
+                results_sender.send_modify(|all| all.push(outcome));
             }
         })?;
         let mut remembered = self.remembered();

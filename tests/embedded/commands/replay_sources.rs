@@ -71,6 +71,8 @@ fn standard_input_is_a_message_an_mbox_or_a_queue_file() {
     desk.replay_input(&[arguments.as_slice(), &["--format", "message"]].concat(), odd.as_bytes())
         .ended(0, [1, 0, 0, 0]);
     assert!(desk.inbox(DOUG).contains(&format!("{}\nFrom here on\n", message("four"))));
+    // Named twice, it is still one source.
+    desk.replay_input(&[arguments.as_slice(), &["-"]].concat(), message("five").as_bytes()).ended(0, [1, 0, 0, 0]);
     assert_eq!(desk.replay_input(&["-"], b"").exit, Some(65), "an empty message");
 }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 /// The most lines of code in `src`, as `tests/weight` counts them. A change that needs more says how many, and why, in its message; one
 /// that needs fewer takes them off here.
-const MOST: usize = 49_744;
+const MOST: usize = 49_746;
 
 #[test]
 fn there_is_no_more_code_than_the_limit() {
